@@ -14,9 +14,15 @@ from ledger.store.queries import acceptances, batches, reports
 
 @dataclass(frozen=True)
 class Acceptance:
-    """``batch_id``: the original. ``records``: accepted by this call. ``accepted``: by now, of
-    ``quarantined``. ``failed``: records that are no matter of an acceptance, to be replayed.
-    ``next``: what there was to accept, where there was nothing, and what is failed still."""
+    """Result of accepting the quarantined records of a batch.
+
+    ``batch_id``: the original.
+    ``records``: number of records that this call accepted.
+    ``accepted``: number of those among the ``quarantined`` records that are accepted by now.
+    ``failed``: number of failed records, which cannot be accepted and need a replay.
+    ``next``: what to do about records that are still failed, and why there was nothing to accept,
+    if there was nothing.
+    """
 
     batch_id: int
     records: int

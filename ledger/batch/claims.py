@@ -1,10 +1,10 @@
-"""What a batch claims of its sources: they are asked while nothing is locked, and the transaction
-that opens the batch accepts what they offer.
+"""Claims of a batch on its sources. The sources are asked while nothing is locked; the transaction
+that opens the batch accepts their offers.
 
 An interval is claimed by one batch. Files, and ranges between offsets, are claimed by the batch
-that finds them unclaimed. What an abandoned batch has claimed, the next one takes. ``max_pending``
-is a gate before all of this: a batch takes what there is room for, or does not open. An interval is
-never cut, nor what is new for a whole stage.
+that finds them unclaimed. The next batch takes over the claims of an abandoned one. ``max_pending``
+is a gate before all of this: a batch takes as much as there is room for, or does not open. Two
+claims are never cut: an interval, and the unclaimed records of a source that a whole stage needs.
 """
 
 import json
@@ -48,9 +48,12 @@ class OvertakenError(NotReadyError):
 
 @dataclass(frozen=True)
 class Opening:
-    """The batch that claims. ``pipeline_id``: None before the pipeline's first. ``batch_id``: None
-    while it has none. ``has_interval``: an interval is claimed: it is no replay, and it replaces no
-    batch.
+    """A batch that is being opened, as sources are asked about it.
+
+    ``pipeline_id``: None before the pipeline's first batch.
+    ``batch_id``: None until the batch has a number.
+    ``has_interval``: whether the batch claims its interval. A replay does not, nor does a batch
+    that replaces another one.
     """
 
     pipeline_id: int | None
@@ -62,14 +65,17 @@ class Opening:
 
     @property
     def interval(self) -> Interval:
-        """What the batch reads."""
+        """The interval that the batch reads, with the run's parameters."""
         return Interval(self.interval_start, self.interval_end, self.params)
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """What a batch can take of a source: the ``range`` that is next, and how many records there is
-    ``room`` for beside those that are ``pending``; None: any number.
+    """The part of a source that a batch can take.
+
+    ``range``: the next range.
+    ``pending``: the pending records of the source.
+    ``room``: number of records for which there is room beside the pending ones; None: any number.
     """
 
     range: NextRange
@@ -77,13 +83,15 @@ class Prospect:
     room: int | None = None
 
     def has_room(self, claim: Claim) -> bool:
-        """Whether a claim fits. What cannot be cut waits only while records are pending."""
+        """Return whether a claim fits. A claim that cannot be cut waits only while records are
+        pending.
+        """
         return self.room is None or not self.pending.records or (claim.records or 0) <= self.room
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a source has for a batch, and the ``range`` that was next when it was asked."""
+    """A source's claim for a batch, and the ``range`` that was next when the source was asked."""
 
     claim: Claim
     range: NextRange
@@ -92,10 +100,10 @@ class Offer:
 def ask(
     database: Database, settings: Settings, pipeline: Pipeline, opening: Opening
 ) -> list[Offer]:
-    """Ask the sources what the batch is to take. This may take a while: nothing is locked.
+    """Ask each source for its offer to a batch. This may take a while: nothing is locked.
 
-    Raises InputError when its interval belongs to another batch, BackPressureError when there is
-    no room for its records.
+    Raises InputError if the batch's interval belongs to another batch, BackPressureError if there
+    is no room for its records.
     """
 
     def look(connection: Connection) -> tuple[Opening, datetime, list[Prospect]]:
@@ -119,8 +127,8 @@ def ask(
 def next_claim(
     database: Database, settings: Settings, pipeline: Pipeline, step: SourceStep, interval: Interval
 ) -> Claim:
-    """Return what the next batch over the interval would take of a source, however many records
-    are pending; of a source by offset without its range. Nothing is claimed.
+    """Return the claim of the next batch over the interval on a source, however many records are
+    pending. The claim on a source by offset is without its range. Nothing is claimed.
     """
     opening = Opening(None, interval.start, interval.end, interval.params, has_interval=False)
     if step.source.by_offset:
@@ -137,10 +145,12 @@ def next_claim(
 def accept(
     connection: Connection, pipeline: Pipeline, opening: Opening, offers: Sequence[Offer] | None
 ) -> list[Claim]:
-    """What the batch claims, under the pipeline's lock: what its sources have offered, if nothing
-    of it has been claimed since. ``offers``: None: they were not asked.
+    """Return the claims of a batch, under the pipeline's lock: the offers of its sources, if no
+    other batch has claimed any of them since.
 
-    Raises OvertakenError if they are to be asked again, and what ``ask`` does.
+    ``offers``: None: the sources were not asked.
+
+    Raises OvertakenError if the sources have to be asked again, and the errors of ``ask``.
     """
     prospects = _prospects(connection, pipeline, opening)
     if offers is None:
@@ -168,12 +178,14 @@ def until_accepted(attempt: Callable[[], Result]) -> Result:
 
 
 def replay_claims(settings: Settings, pipeline: Pipeline, opening: Opening) -> list[Claim]:
-    """A replay claims messages, nothing of a source."""
+    """Return the claims of a replay, one for each source, which have only a path: a replay claims
+    messages.
+    """
     return [Claim(step.name, _path(settings, step, opening)) for step in _sources(pipeline)]
 
 
 def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> int | None:
-    """How many messages a replay may claim, of whichever source; None: any number."""
+    """Return how many messages a replay may claim, of whichever sources; None: any number."""
     if pipeline.max_pending is None:
         return None
     rooms = []
@@ -184,13 +196,13 @@ def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> in
 
 
 def claim_of(connection: Connection, batch_id: int, source: str) -> Claim:
-    """What a batch has claimed of a source, the files as they were then."""
+    """Return the claim of a batch on a source, with the files as they were claimed."""
     files = tuple(queries.files_of(connection, FoundFile, batch_id, source))
     return queries.of_source(connection, partial(Claim, source, files=files), batch_id, source)
 
 
 def reread_claim(connection: Connection, replay: Batch, source: str) -> Claim:
-    """What the original of a replay has claimed of a source, where the source has it now."""
+    """Return the claim of a replay's original on a source, at the path where the source is now."""
     claim = claim_of(connection, replay.original_id, source)
     return replace(claim, path=claim_of(connection, replay.batch_id, source).path)
 
@@ -241,7 +253,9 @@ def _path(settings: Settings, step: SourceStep, opening: Opening) -> str:
 
 
 def _prospects(connection: Connection, pipeline: Pipeline, opening: Opening) -> list[Prospect]:
-    """Of each source. Raises what ``ask`` does, but for a source that has to be asked first."""
+    """Return the prospect of each source. Raises those errors of ``ask`` for which no source has to
+    be asked.
+    """
     if opening.has_interval:
         _check_free(connection, pipeline, opening)
     return [_prospect(connection, pipeline, opening, step) for step in _sources(pipeline)]
@@ -265,9 +279,11 @@ def _prospect(
 
 
 def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospect) -> Claim:
-    """What the batch takes: what another has given back, whole, or what its source has; all of it
-    where a whole stage needs it. If the pipeline redacts, an error keeps no values: a source that
-    counts its records may quote one.
+    """Return the claim of a batch on a source: a whole range that another batch has given back, or
+    the latest that the source offers, and all of it if a whole stage needs it.
+
+    If the pipeline redacts, an error of the source keeps no values, because a source that counts
+    its records may quote one.
     """
     ahead = prospect.range
     values: dict[str, Any] = {"start": ahead.start, "number": ahead.number}
@@ -312,7 +328,7 @@ def _take_range(connection: Connection, pipeline: Pipeline, opening: Opening, of
 def _unclaimed(
     connection: Connection, opening: Opening, source: str, files: Sequence[FoundFile]
 ) -> list[FoundFile]:
-    """The files that no batch has claimed as they are now, the oldest first."""
+    """Return the files that no batch has claimed as they are now, the oldest first."""
     if not files:
         return []
     paths = [file.path for file in files]
@@ -346,7 +362,9 @@ def _check_free(connection: Connection, pipeline: Pipeline, opening: Opening) ->
 
 
 def _room(connection: Connection, pipeline: Pipeline, source: str, pending: PendingRecords) -> int:
-    """How many more records of a source may be pending, at least one."""
+    """Return how many more records of a source may be pending, at least one. Raises the error of
+    ``_no_room`` if there is no room, BackPressureError if a batch has yet to read the source.
+    """
     assert pipeline.max_pending is not None
     room = pipeline.max_pending - pending.records
     if room <= 0:
@@ -368,8 +386,9 @@ def _no_room(
     pending: PendingRecords,
     demand: int = 1,
 ) -> InputError | BackPressureError:
-    """Why a batch of ``demand`` records waits; an InputError if only a person ends that, since the
-    batches on hold alone leave no room.
+    """Return the error for a batch of ``demand`` records that has to wait: InputError if only a
+    person can end the wait, because the batches on hold by themselves leave no room; otherwise
+    BackPressureError.
     """
     assert pipeline.max_pending is not None
     room = pipeline.max_pending - pending.records
@@ -391,6 +410,8 @@ def _no_room(
 
 
 def _standing(connection: Connection, batch_id: int) -> str:
-    """Where a batch is that others wait for, and what to do if no driver runs it."""
+    """Return the progress of a batch that others wait for, as the end of a message; empty if there
+    is nothing to do about it.
+    """
     standing = stands_at(connection, batches.get_batch(connection, batch_id))
     return f". Batch {batch_id}: {standing}" if standing.actions else ""

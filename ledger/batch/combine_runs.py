@@ -1,9 +1,9 @@
-"""Runs of what follows a settlement: combines, and the sinks that read them.
+"""Runs of combines and of the sinks that read them, which follow a settlement.
 
-A combine belongs to the batch of a family that was settled last: the original, or the replay
-that left no record of its sources failed. It runs once there. Each later replay of the family
-makes another, whose result replaces the first. A run that began before that replay was settled is
-fenced when it commits.
+A combine belongs to the batch of a family that was settled last: the original, or the replay that
+left no record of its sources failed. It runs once in that batch. Each later replay of the family
+makes another run, whose result replaces the first. A run that began before that replay was settled
+is fenced when it commits.
 """
 
 from functools import partial
@@ -20,7 +20,9 @@ from ledger.store.queries.batches import Batch
 
 
 def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
-    """Whether a combine of a settled batch is yet to run, or a sink of one to run or publish."""
+    """Return whether a combine of a settled batch is yet to run, or a sink of one to run or
+    publish.
+    """
     names = [step.name for step in pipeline.combined()]
 
     def ask(connection: Connection) -> bool:

@@ -1,8 +1,8 @@
-"""What follows the settlement of a batch: one tuple, in order.
+"""The follow-ups of a settlement: one tuple, in order.
 
 The DAG, the command line, the step program and the summary iterate it. A new follow-up is a module
-in ``ledger.batch.following`` and its line in ``FOLLOW_UPS``; if it needs Spark,
-``ledger.execution.follow_ups`` has a line with its function.
+in ``ledger.batch.following`` and a line in ``FOLLOW_UPS``; if it needs Spark, also a line with its
+function in ``ledger.execution.follow_ups``.
 """
 
 from collections.abc import Sequence
@@ -36,42 +36,42 @@ FOLLOW_UPS: tuple[FollowUp, ...] = (
 
 
 def with_tasks() -> list[FollowUp]:
-    """Those that have a task of their own in a DAG."""
+    """Return the follow-ups that have a task of their own in a DAG."""
     return [each for each in FOLLOW_UPS if each.has_task]
 
 
 def tasks_of(pipeline: Pipeline) -> list[FollowUp]:
-    """Those that have a task in the DAG of a pipeline."""
+    """Return the follow-ups that have a task in the DAG of a pipeline."""
     return [each for each in with_tasks() if each.is_wanted(pipeline)]
 
 
 def of_settle() -> list[WithoutSpark]:
-    """Those that the task ``settle`` does."""
+    """Return the follow-ups that the task ``settle`` does."""
     return [each for each in FOLLOW_UPS if isinstance(each, WithoutSpark) and not each.has_task]
 
 
 def of_driver(pipeline: Pipeline) -> list[FollowUp]:
-    """Those that a driver which settles a batch of a pipeline does."""
+    """Return the follow-ups that a driver does after it has settled a batch of a pipeline."""
     return [each for each in FOLLOW_UPS if each.is_wanted(pipeline)]
 
 
 def submitted() -> dict[str, FollowUp]:
-    """Those whose task starts a driver, by name."""
+    """Return the follow-ups whose task starts a driver, each by its name."""
     return {each.name: each for each in with_tasks() if not isinstance(each, WithoutSpark)}
 
 
 def by_publish(pipeline: Pipeline) -> list[FollowUp]:
-    """Those that ``ackledger publish`` does for a batch."""
+    """Return the follow-ups that ``ackledger publish`` does for a batch."""
     return [each for each in of_driver(pipeline) if each.of_batch]
 
 
 def of_pipeline(pipeline: Pipeline) -> list[FollowUp]:
-    """Those that are done for all batches of a pipeline at once."""
+    """Return the follow-ups that are done for all batches of a pipeline at once."""
     return [each for each in of_driver(pipeline) if each.of_pipeline]
 
 
 def pending(connection: Connection, batch_id: int) -> tuple[Pending, ...]:
-    """What is pending for a batch, in order."""
+    """Return the pending work of a batch's follow-ups, in their order."""
     steps = following.pending(connection, batch_id, _of_batch(FOLLOW_UPS))
     pendings = (each.pending(connection, batch_id, steps.get(each.name, 0)) for each in FOLLOW_UPS)
     return tuple(work for work in pendings if work is not None)
@@ -83,8 +83,10 @@ def waiting(
     batch_id: int | None = None,
     follow_ups: Sequence[FollowUp] | None = None,
 ) -> list[int]:
-    """Batches of a pipeline, or of the family of the one, of which one of these is pending (None:
-    of all that ``ackledger publish`` does for a batch).
+    """Return the batches of a pipeline with a pending follow-up.
+
+    ``batch_id``: only batches of its family.
+    ``follow_ups``: only these; None: all that ``ackledger publish`` does for a batch.
     """
     names = _of_batch(FOLLOW_UPS if follow_ups is None else follow_ups)
     return following.waiting(connection, pipeline, names, batch_id=batch_id)
@@ -95,5 +97,5 @@ def _of_batch(follow_ups: Sequence[FollowUp]) -> list[str]:
 
 
 def is_due(database: "Database", pipeline: Pipeline) -> bool:
-    """Whether something is to be done for all batches of a pipeline at once."""
+    """Return whether a follow-up is due that is done for all batches of a pipeline at once."""
     return any(each.is_due(database, pipeline) for each in of_pipeline(pipeline))

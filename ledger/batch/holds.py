@@ -1,8 +1,8 @@
-"""Too many failures: a batch is put on hold, and keeps a preview of what its settlement, which is
-rolled back, had computed.
+"""Hold a batch with too many failures, and keep a preview of the failures that its settlement had
+computed before it was rolled back.
 
-The preview is for a person who decides. It is no verdict: no record changes its state by it, no
-replay takes anything from it, and it is removed in the transaction that ends the hold.
+The preview is for a person who decides. It is no verdict: it changes no record's state, no replay
+takes anything from it, and it is removed in the transaction that ends the hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,10 @@ UNDECIDED = "On hold: not decided. These records would fail:"
 
 @dataclass(frozen=True)
 class Preview:
-    """What a settlement would have recorded. ``failures``: by source, step and reason, the most
-    first. ``sample``: of each the first records.
+    """Failures that a settlement would have recorded.
+
+    ``failures``: counts by source, step and reason, the largest first.
+    ``sample``: the first records of each.
     """
 
     failures: Sequence[Mapping[str, Any]]
@@ -43,8 +45,9 @@ def check_limit(connection: Connection, batch: Batch) -> None:
     """Raise OverLimitError if more of a batch's records newly failed, through their own fault, than
     its pipeline's ``max_failed_ratio`` allows.
 
-    A record that an earlier batch of the family has failed counts there, and a replay's failures
-    are measured by the original's records: a replay of what can never come right is no broken step.
+    A record that failed in an earlier batch of the family does not count again. A replay's failures
+    are measured by the original's number of records, because a replay of records that can never be
+    right is no sign of a broken step.
     """
     limit = batch.max_failed_ratio
     if limit is None or batch.released:
@@ -75,23 +78,24 @@ def keep(connection: Connection, batch_id: int, preview: Preview) -> None:
 
 
 def failures_of(connection: Connection, batch_id: int) -> tuple[dict[str, Any], ...]:
-    """What the batch would record if it is on hold: source, step, reason, records; the most
-    first."""
+    """Return the failures that a batch on hold would record, the largest counts first: source,
+    step, reason, records. Empty for any other batch.
+    """
     return tuple(map(asdict, holds.preview(connection, batch_id)))
 
 
 def lines(failures: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A preview as text, a line for each step and reason."""
+    """Return a preview as text, one line for each step and reason."""
     return [
         f"{failure['records']:,} at {failure['step']}: {failure['reason']}" for failure in failures
     ]
 
 
 def as_text(failures: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A preview with its heading; nothing of a batch that has none."""
+    """Return a preview with its heading; empty for a batch without a preview."""
     return [UNDECIDED, *(f"  {line}" for line in lines(failures))] if failures else []
 
 
 def preview_of(database: Database, batch_id: int) -> list[str]:
-    """The preview of a batch, as text for a log."""
+    """Return the preview of a batch, as text for a log."""
     return as_text(database.transact(lambda c: failures_of(c, batch_id)))

@@ -14,9 +14,9 @@ from ledger.store.queries import batches, runs
 
 
 def abandon(database: Database, batch_id: int, reason: str) -> bool:
-    """Abandon an open batch with all that it claimed; whether it is abandoned.
+    """Abandon an open batch with all its claims, and return whether it is abandoned.
 
-    A batch with a committed run, or with a run under way in another process, stays as it is.
+    A batch with a committed run, or with a run in another process, stays as it is.
     """
 
     def work(connection: Connection) -> bool:

@@ -40,13 +40,14 @@ def open_batch(
     reprocess: bool = False,
     guarantee: Guarantee | None = None,
 ) -> Batch:
-    """The batch of this run: found again, or opened with its claim of the interval.
+    """Open the batch of this run with its claim of the interval, or find it again.
 
-    ``reprocess``: it replaces the batch that has the interval, once it settles. ``guarantee``:
-    None: the pipeline's, or else that of the settings. Raises InputError when another batch has
-    claimed the interval of one of the sources, or a state over batches includes the one to
-    replace, NotReadyError when that is not decided, DeclarationError when a sink cannot give the
-    guarantee.
+    ``reprocess``: the batch replaces the one that has the interval, once it settles.
+    ``guarantee``: None: the pipeline's guarantee, or else that of the settings.
+
+    Raises InputError if another batch has claimed the interval of a source, or if a state over
+    batches includes the batch to replace; NotReadyError if the batch to replace is not decided;
+    DeclarationError if a sink cannot give the guarantee.
     """
     promise = guarantee or pipeline.guarantee or settings.guarantee
     pipeline.check_guarantee(promise)
@@ -97,12 +98,12 @@ def open_replay(
     *,
     now: datetime | None = None,
 ) -> Batch:
-    """The replay batch of this run: found again, or opened with its claim of failed messages.
+    """Open the replay batch of this run with its claim of failed messages, or find it again.
 
-    It takes what is due at ``now`` (default: the database's clock), at most the pipeline's
-    ``replay_limit``. Interval and parameters are the original's. Raises NotReadyError when
-    nothing is to be claimed, InputError when the pipeline can no longer track what becomes of a
-    replayed message.
+    It takes the messages that are due at ``now`` (default: the database's clock), at most the
+    pipeline's ``replay_limit``. Its interval and parameters are those of the original. Raises
+    NotReadyError if there is nothing to claim, InputError if the pipeline can no longer track the
+    rows of a replayed message.
     """
     if not pipeline.ackers:
         raise InputError(
@@ -162,7 +163,7 @@ def _values(
 
 
 def _opening(values: Mapping[str, Any]) -> Opening:
-    """Of a batch's values, or of a batch."""
+    """Return the Opening of a batch, from its columns or from the values to insert."""
     return Opening(
         values["pipeline_id"],
         values["interval_start"],
@@ -180,15 +181,16 @@ def _insert(
     kind: BatchKind,
     claimed: list[Claim],
 ) -> Batch:
-    """The batch's row and its claims."""
+    """Insert a batch's row and its claims, and return the batch."""
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
     claims.save(connection, pipeline, _opening(values), batch_id, claimed)
     return batches.get_batch(connection, batch_id)
 
 
 def _with_partition(connection: Connection, batch: Batch) -> Batch:
-    """The batch, with its delta partition. Last in the transaction: until that ends, no other batch
-    gets one.
+    """Make the delta partition of a batch, and return the batch.
+
+    This comes last in the transaction: until that ends, no other batch gets a partition.
     """
     partitions.open_partition(connection, batch.batch_id)
     reached("opening batch")
@@ -206,8 +208,8 @@ def _check_has_interval(pipeline: Pipeline) -> None:
 
 
 def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
-    """The settled batch that has the interval; None if no batch has. Raises NotReadyError while
-    it, or what belongs to it, is not decided.
+    """Return the settled batch that has the interval; None if no batch has it. Raises NotReadyError
+    while that batch, or one that belongs to it, is not decided.
     """
     interval = values["interval_start"], values["interval_end"]
     statuses = {
@@ -244,7 +246,7 @@ def _reopened(
     instant: datetime,
     offers: Sequence[Offer] | None = None,
 ) -> Batch:
-    """A batch found again; an abandoned one claims again and is open."""
+    """Return a batch that was found again; an abandoned one claims again and is open."""
     if batch.status is not BatchStatus.ABANDONED:
         return batch
     locked = batches.lock_family(connection, batch.batch_id)

@@ -1,9 +1,9 @@
-"""Publish in its sinks what was decided of a batch, each sink at one instant, once.
+"""Publish the decided rows of a batch in its sinks, each sink at one instant, once.
 
-Two phases. Sinks stage, and it is decided, in one transaction, that they are to publish it: by the
-settlement, or, at least once, by the commit of the sink's run. From there everything goes forward
-only. If a driver dies in between, the next finds the decision and asks the sink's own record
-whether it was carried out.
+There are two phases. Sinks stage their rows. Then one transaction decides that they publish them:
+the settlement or, with the guarantee at least once, the commit of the sink's run. After that there
+is no way back. If a driver dies in between, the next one finds the decision and asks the sink's own
+record whether it was carried out.
 """
 
 import logging
@@ -36,7 +36,7 @@ _DONE = ("published", "replaced", "superseded")
 
 @dataclass(frozen=True)
 class Published:
-    """What a sink has published now of a batch."""
+    """Rows of a batch that a sink has just published."""
 
     batch_id: int
     sink: str
@@ -44,8 +44,8 @@ class Published:
 
 
 def needs_withholding(database: Database, batch_id: int) -> bool:
-    """Whether rows of failed records are yet to be left out of what is to be published: by a Spark
-    job, see ``ledger.spark.steps.withhold``.
+    """Return whether rows of failed records still have to be left out of the rows to publish, which
+    takes a Spark job: see ``ledger.spark.steps.withhold``.
     """
     decided = database.transact(lambda c: publications.pending(c, batch_id))
     return any(not row.ready for row in decided)
@@ -74,7 +74,9 @@ def _explained(at: Surroundings, row: PendingPublication, exc: Exception) -> Exc
 
 
 def _lost(at: Surroundings, row: PendingPublication, exc: LostFileError) -> LostFileError:
-    """A settled batch runs no step again: only its interval can bring a lost file's rows back."""
+    """Return the error for a lost file, with what to do. A settled batch runs no step again, so
+    only a run of its interval can restore the rows of the file.
+    """
     what, _, _ = str(exc).rpartition(". ")  # without its own advice
     again = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
     other = at.database.transact(lambda c: _instead_of_the_file(c, at.pipeline, row.original_id))
@@ -98,13 +100,16 @@ def _instead_of_the_file(connection: Connection, pipeline: Pipeline, original_id
 def publish(
     at: Surroundings, batch_id: int, sinks: Collection[str] | None = None
 ) -> list[Published]:
-    """Publish what is decided of a batch's family and not published yet: batch by batch, of each
-    the sinks in the order in which they are declared; what was published, in order.
+    """Publish everything of a batch's family that is decided and not published yet: batch by batch,
+    and within a batch in the order in which the sinks are declared. Return what was published, in
+    order.
 
-    ``sinks``: in these; None: in those of records, which wait for nothing that follows the
-    settlement. What is wrong with one sink keeps no other waiting; it is raised at the end.
-    Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody
-    else is publishing the same.
+    ``sinks``: only these; None: the sinks of records, which wait for no follow-up of the
+    settlement.
+
+    An error of one sink does not keep the others from publishing; it is raised at the end. Safe to
+    repeat. Raises NotReadyError while rows have yet to be withheld, or while another process
+    publishes the same rows.
     """
     decided = at.database.transact(lambda c: publications.pending(c, batch_id))
     followers = {step.name for step in at.pipeline.followers()}
@@ -121,7 +126,9 @@ def publish(
 
 
 def _in_order(pipeline: Pipeline, rows: Sequence[PendingPublication]) -> list[PendingPublication]:
-    """By batch, then by the declaration of the sink: one that is declared no more is last."""
+    """Return publications by batch, and within a batch in the order in which the sinks are
+    declared. A sink that is no longer declared comes last.
+    """
     places = {step.name: place for place, step in enumerate(pipeline.sinks())}
     return sorted(rows, key=lambda row: (row.batch_id, places.get(row.sink, len(places))))
 
@@ -129,8 +136,8 @@ def _in_order(pipeline: Pipeline, rows: Sequence[PendingPublication]) -> list[Pe
 def _publish_each(
     at: Surroundings, rows: Sequence[PendingPublication]
 ) -> tuple[list[Published], dict[str, Exception]]:
-    """Publish each row that no earlier one of its sink keeps waiting; what was published, and
-    why the other sinks have not published theirs.
+    """Carry out each publication unless an earlier one of its sink failed. Return what was
+    published, and the error of each sink that failed.
     """
     done: list[Published] = []
     failed: dict[str, Exception] = {}
@@ -158,8 +165,8 @@ def _publish_each(
 def publish_one(
     connection: Connection, at: Surroundings, row: PendingPublication
 ) -> Published | None:
-    """Publish one delivery, under the lock of its record; None if that was done, or is not to be
-    any more.
+    """Publish one delivery, under the lock of its publication; None if that was done already, or is
+    no longer to be done.
     """
     locked = publications.lock_pending(connection, row.step_run_id)
     if locked is None:
@@ -195,7 +202,7 @@ def publish_one(
 
 
 def _delivery(connection: Connection, publisher: Publisher, row: PendingPublication) -> Delivery:
-    """What a publication is to publish."""
+    """Return the delivery of a pending publication."""
     batch, run_id = batches.get_batch(connection, row.batch_id), row.step_run_id
     files = runs.files(connection, run_id)
     if row.files is not None:  # without the rows that are withheld
@@ -213,8 +220,10 @@ def delivery_of(
     replaces: Collection[int] = (),
     folder: str | None = None,
 ) -> Delivery:
-    """What a sink's run has staged, as it would be published now. ``replaces``: batches beside
-    those that are noted. ``folder``: of the files; None: where the run staged them.
+    """Return the staged output of a sink's run as it would be published now.
+
+    ``replaces``: batches to replace beside those that the ledger has noted.
+    ``folder``: the folder of the files; None: the folder where the run staged them.
     """
     noted = publications.replaced_batches(connection, batch.batch_id, run_id)
     return Delivery(

@@ -1,5 +1,6 @@
-"""Quarantine records by hand: with a person's reason, which accepts that they stay out of the
-sinks, and nothing waits for them."""
+"""Quarantine records by hand, with a person's reason. This also accepts that they stay out of the
+sinks, so nothing waits for them.
+"""
 
 from dataclasses import dataclass
 
@@ -20,8 +21,12 @@ from ledger.store.queries.batches import Batch
 
 @dataclass(frozen=True)
 class Quarantined:
-    """How many records of which original batch moved to quarantine, accepted by whom. ``next``:
-    what follows from that, as sentences and commands."""
+    """Records of an original batch that were moved to quarantine, and accepted.
+
+    ``records``: number of records.
+    ``accepted_by``: the person who accepted them.
+    ``next``: what follows from that, as sentences and commands.
+    """
 
     batch_id: int
     records: int
@@ -48,8 +53,9 @@ def quarantine(
 
 
 def required_reason(reason: str | None) -> str:
-    """A person's reason as the ledger keeps it. Raises InputError if there is none, or dots alone,
-    which stand for it in commands that are printed."""
+    """Return a person's reason as the ledger keeps it. Raises InputError if it is empty, or only
+    dots, which stand for a reason in printed commands.
+    """
     text = (reason or "").strip()
     if not text.strip(".…"):
         what = f"is {reason!r}" if text else "is empty"
@@ -79,8 +85,8 @@ def _quarantine(
 
 
 def _next(connection: Connection, batch: Batch) -> list[str]:
-    """What waits for a batch of which records were accepted: what is failed still, or what is to
-    be published now.
+    """Return what to do next for a batch whose records were accepted: about records that are still
+    failed, and about publications that waited for the records.
     """
     number, lines = batch.batch_id, []
     left = reports.batch_counts(connection, number).failed
@@ -95,7 +101,9 @@ def _next(connection: Connection, batch: Batch) -> list[str]:
 def _locate(
     connection: Connection, record: int | None, batch_id: int | None
 ) -> tuple[int | None, int]:
-    """The message, if it is one, and its original batch."""
+    """Return the message number of a record, if one is named, and the original batch. Raises
+    InputError if neither a record nor a batch is named, or if the record never failed.
+    """
     if record is None:
         if batch_id is None:
             raise InputError("expected a record, or --batch, found neither")

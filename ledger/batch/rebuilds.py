@@ -1,8 +1,8 @@
 """Request units again without the records that were quarantined.
 
-A unit is withheld because a record of it failed. Where all its failed records were quarantined,
-none of it would be replayed: one of its other records then counts as failed, and the replay of that
-one takes the unit without them.
+A unit is withheld because a record of it failed. If all its failed records were quarantined, none
+of it would be replayed. So one of its other records counts as failed, and the replay of that record
+takes the unit without the quarantined ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,9 @@ _ADVICE = (
 
 
 def rebuild(at: Surroundings, batch_id: int) -> list[int]:
-    """Request all such units of a batch's family; its batches that had some. Repeating it is
-    harmless."""
+    """Request the units of a batch's family that were withheld and would not be replayed, and
+    return the batches that had some. Safe to repeat.
+    """
     numbers = at.database.transact(lambda c: rebuilds.pending(c, batch_id))
     for number in numbers:
         _rebuild(at, number)
@@ -53,7 +54,7 @@ def _rebuild(at: Surroundings, batch_id: int) -> None:
 
 
 def _root_of_batch(emits: Sequence[Emit], spoiling: Sequence[FailedRoot]) -> list[int]:
-    """The first root of a batch, which is one unit, that did not fail."""
+    """Return the first root that did not fail of a batch that is a single unit."""
     failed = {row.root_id for row in spoiling}
     roots = (root for emit in emits for root in emit.numbers if root not in failed)
     return list(islice(roots, 1))
@@ -62,7 +63,7 @@ def _root_of_batch(emits: Sequence[Emit], spoiling: Sequence[FailedRoot]) -> lis
 def _roots_of_units(
     database: Database, emits: Sequence[Emit], spoiling: Sequence[FailedRoot]
 ) -> list[int]:
-    """A root that did not fail of each unit of which nothing is to be replayed."""
+    """Return a root that did not fail for each unit of which nothing would be replayed."""
     failed = np.array([row.root_id for row in spoiling], np.int64)
     live = np.array([row.live for row in spoiling], bool)
     ready, waiting = np.array([], np.int64), np.array([], np.int64)
@@ -80,7 +81,7 @@ def _roots_of_units(
 
 
 def _emitted(database: Database, emits: Sequence[Emit]) -> Iterator[tuple[Longs, Longs]]:
-    """The roots of emits and the unit of each, file by file."""
+    """Yield the roots of the emits and the unit of each, file by file."""
     for emit in emits:
         for file in database.transact(partial(runs.files, run_id=emit.emit_run_id)):
             with parquet.stored_file(file.path, _ADVICE) as stored:
@@ -99,11 +100,11 @@ def request(
     step: str,
     seen: Sequence[FailedRoot] | None = None,
 ) -> None:
-    """Count roots of a settled batch as failed with their unit. Roots that failed in the batch
-    already stay as they are.
+    """Count roots of a settled batch as failed with their unit. Roots that already failed in the
+    batch stay as they are.
 
-    ``seen``: the failed roots by which these were chosen; where they are others by now, the next
-    one that asks chooses.
+    ``seen``: the failed roots by which ``roots`` were chosen. If other roots have failed by now,
+    nothing is requested, and the next call of ``rebuild`` chooses again.
     """
     batch = batches.lock_family(connection, batch_id)
     assert batch is not None

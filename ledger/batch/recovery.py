@@ -51,7 +51,7 @@ def restarts(connection: Connection, batch: Batch) -> Actions:
 
 def restarts_of(database: Database, batch_id: int) -> Actions:
     """Return how to run all steps of a batch again, as ``restarts``; nothing if the ledger does not
-    answer, for the failure of a step is reported in any case.
+    answer, because the failure of a step is reported in any case.
     """
     try:
         return database.transact(lambda c: restarts(c, batches.get_batch(c, batch_id)))
@@ -60,7 +60,7 @@ def restarts_of(database: Database, batch_id: int) -> Actions:
 
 
 def needs_refinement(connection: Connection, batch: Batch) -> bool:
-    """Whether all that an open batch waits for is a machine that sees its storage."""
+    """Return whether an open batch waits only for a machine that can read its storage."""
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     return (step is None or step.after) and of_files(connection, batch) is not None
 
@@ -122,11 +122,11 @@ def _why(connection: Connection, row: WaitingState, asked: int | None = None) ->
 
 
 def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
-    """Return the steps that are committed and whose output is there, as far as is known: a reader
-    that failed at a damaged file of a step says that it is not.
+    """Return the steps that are committed and whose output is there, as far as is known. A step's
+    output is missing if a reader of the step failed at a damaged file of it.
 
-    A batch that is held is run again because something has been fixed, whichever step that was: of
-    its runs those count that began since it was opened again.
+    A batch on hold is run again because something was fixed, in whichever step: only runs that
+    began after it was opened again count.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     if batch.status is BatchStatus.HELD:

@@ -1,9 +1,10 @@
-"""Refine: before a settlement decides, find what its runs add to single roots, where a span is not
-even or one of its roots failed, and name where each of these broke.
+"""Refinement: before a settlement decides, find the changes of its runs to single roots if a span
+is not even or one of its roots failed, and name where each of these roots broke.
 
-A root that has a span of its own has its rows in the ledger. Of others they are read from the files
-of the runs, outside of the settlement's transaction, where the storage is seen, part by part. What
-comes of it is for the runs that were committed: with others the settlement asks again.
+The ledger has the rows of a root that has a span of its own. Other roots are read from the files of
+the runs, part by part, outside of the settlement's transaction, in a process that can read the
+storage. The result is of the runs that were committed: if other runs count by now, the settlement
+asks again.
 """
 
 import math
@@ -65,9 +66,13 @@ _ZEROS = bytes(1 << 20)
 
 @dataclass(frozen=True)
 class Uneven:
-    """What a settlement needs to know root by root: of these ``spans``, by their first roots, what
-    each of these ``runs`` adds. ``ranges``: the roots of the batch. ``naming``: how those are named
-    that broke.
+    """Spans of a batch that a settlement has to read root by root, because they are not even or a
+    root of them failed.
+
+    ``runs``: the committed runs, whose changes to each root are needed.
+    ``ranges``: the roots of the batch.
+    ``spans``: the spans, by their first roots.
+    ``naming``: how to name where a root broke.
     """
 
     batch_id: int
@@ -78,19 +83,20 @@ class Uneven:
 
     @property
     def run_ids(self) -> tuple[int, ...]:
-        """The runs that are committed."""
+        """Numbers of the committed runs."""
         return tuple(run.step_run_id for run in self.runs)
 
     @property
     def needs_files(self) -> bool:
-        """Whether some of the roots share a span: the ledger does not have their rows."""
+        """Whether some of the roots share a span, so that the ledger does not have their rows."""
         return bool(Spans(self.ranges).shares(self.spans).any())
 
 
 class Refinement:
-    """The roots of a batch that are not even, or failed, each with where it broke, in a file.
+    """The roots of a batch that are not even, or failed, in a file, each with where it broke.
 
-    ``runs``: those that it is of. ``reached``: the steps that acked a row of one.
+    ``runs``: the committed runs that were refined.
+    ``reached``: the steps that acked a row of one of the roots.
     """
 
     def __init__(self, runs: Sequence[CommittedRun]):
@@ -128,7 +134,7 @@ class Refinement:
 
 
 def _named(edges: StepEdges, naming: Naming) -> list[bytes]:
-    """The columns of ``settling`` behind root and residue."""
+    """Return the fields of ``settling`` that follow root and residue."""
     named, missed_by = naming.name(edges), naming.missed_by(edges) or None
     # It is even, or its rows fit no step: it has to have failed by a run's word.
     values = (None,) * 6 + (False,) * 3 if named is None else vars(named).values()
@@ -137,7 +143,7 @@ def _named(edges: StepEdges, naming: Naming) -> list[bytes]:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Report what to do where the temporary file cannot be written in the block."""
+    """Report what to do if the temporary file cannot be written in the block."""
     try:
         yield
     except OSError as exc:
@@ -148,8 +154,8 @@ def _writing() -> Iterator[None]:
 
 
 def uneven(connection: Connection, batch: Batch) -> Uneven | None:
-    """What a settlement of a batch needs to know root by root; None: all its spans are even, and no
-    root of one failed.
+    """Return the spans that a settlement of a batch has to read root by root; None: all spans are
+    even, and no root of one failed.
     """
     spans = queries.uneven_spans(connection, batch.batch_id)
     if not len(spans):
@@ -170,8 +176,8 @@ def uneven(connection: Connection, batch: Batch) -> Uneven | None:
 
 
 def of_files(connection: Connection, batch: Batch) -> Uneven | None:
-    """What a settlement of a batch needs to know that the files of its runs alone have; None: it
-    reads none.
+    """Return the spans of a batch with single roots that only the files of its runs have; None: a
+    settlement reads no files.
     """
     ranges = run_queries.emits(connection, batch.batch_id)
     if not batch.ackers or Spans(ranges).by_root:
@@ -181,7 +187,7 @@ def of_files(connection: Connection, batch: Batch) -> Uneven | None:
 
 
 def steps_to_rerun(asked: Uneven) -> set[str]:
-    """The steps whose runs have lost files that are asked for, going by their footers."""
+    """Return the steps whose runs have lost files that are needed, judged by the files' footers."""
     return {run.step for run in asked.runs if not _has_files(asked, run)}
 
 
@@ -200,23 +206,23 @@ def _has_files(asked: Uneven, run: CommittedRun) -> bool:
 
 
 def is_of(connection: Connection, batch: Batch, refinement: Refinement) -> bool:
-    """Whether the runs that count are those that were refined."""
+    """Return whether the runs that count are those that were refined."""
     return refinement.runs == tuple(queries.committed(connection, batch.batch_id))
 
 
 def is_past(connection: Connection, asked: Uneven) -> bool:
-    """Whether the batch is decided by now, or other runs of it count."""
+    """Return whether the batch is decided by now, or other runs of it count."""
     batch = batches.get_batch(connection, asked.batch_id)
     runs = queries.committed(connection, asked.batch_id)
     return batch.status is not BatchStatus.OPEN or tuple(runs) != asked.runs
 
 
 def refine(transact: Transact, asked: Uneven) -> Refinement:
-    """Find what is asked, in the ledger and in the files of the runs.
+    """Find the changes to the roots of these spans, in the ledger and in the files of the runs.
 
-    Raises UnseenFilesError where this process does not see them, LostFileError if one is gone,
-    UnavailableError if their storage does not answer, and IntegrityError if they are not what the
-    ledger has by span.
+    Raises UnseenFilesError if this process cannot read the files, LostFileError if one is lost,
+    UnavailableError if their storage does not answer, and IntegrityError if they differ from what
+    the ledger has by span.
     """
     steps, refinement = [run.step for run in asked.runs], Refinement(asked.runs)
     try:
@@ -233,8 +239,8 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
 
 
 def _parts(asked: Uneven) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
-    """The roots that are asked for, part by part: with a table of what the files of each run add to
-    them, and which have rows there.
+    """Yield the requested roots part by part, with a table of the changes in the files of each run,
+    and of the roots that have rows there.
     """
     roots, runs = SingleRoots.of(asked.spans, asked.ranges), len(asked.runs)
     most = max(1, MOST_ROWS // runs)
@@ -251,7 +257,7 @@ def _parts(asked: Uneven) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
 
 @contextmanager
 def _nothing_yet(shape: tuple[int, ...]) -> Iterator[Longs]:
-    """A table of zeros; a large one lies in a temporary file."""
+    """Provide a table of zeros, a large one in a temporary file."""
     size = math.prod(shape) * np.dtype(np.int64).itemsize
     if size <= MOST_BYTES:
         yield np.zeros(shape, np.int64)
@@ -269,8 +275,8 @@ def _nothing_yet(shape: tuple[int, ...]) -> Iterator[Longs]:
 
 
 def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> None:
-    """Add what the files of the runs have of the roots that are asked for, and note which have
-    rows; two runs are read at once.
+    """Add the changes in the files of the runs to the requested roots, and note which have rows;
+    two runs are read at once.
     """
     ended = Event()  # one has failed, or its reader has stopped
 
@@ -293,15 +299,17 @@ def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> N
 
 
 def _deltas_of(asked: Uneven, run: CommittedRun, roots: SingleRoots) -> Iterator[Deltas]:
-    """What the files of a run have, part by part, where some of the roots may be."""
+    """Yield the deltas in the files of a run, part by part, of the parts that may have some of the
+    roots.
+    """
     files, advice = _files(asked, run), _advice(asked, run)
     with _reading(run.root_files or "", advice):
         yield from read_roots(files, roots.has_some, advice)
 
 
 def _files(asked: Uneven, run: CommittedRun) -> list[RootFile]:
-    """The files of what a run adds to each root; none of one that noted no folder, for the ledger
-    has all of its rows.
+    """Return the files with the changes of a run to each root; none for a run without a folder,
+    because the ledger has all of its rows.
     """
     if run.root_files is None:
         return []

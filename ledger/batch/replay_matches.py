@@ -1,4 +1,4 @@
-"""What a replay finds, and what it leaves out, before it is opened."""
+"""Matches of a replay before it is opened: the records that it finds, and those it leaves out."""
 
 from sqlalchemy import Connection
 
@@ -23,8 +23,8 @@ _DAY, _MINUTE = "%Y-%m-%d", "%Y-%m-%d %H:%M %Z"
 def require_match(
     database: Database, pipeline: Pipeline, batch_id: int | None, selection: Selection
 ) -> None:
-    """Raise LedgerError where a replay finds nothing because the ledger knows no such batch, step
-    or the like, or because the batch cannot be replayed.
+    """Raise LedgerError if a replay finds nothing because the ledger knows no such batch, step or
+    the like, or because the batch cannot be replayed.
     """
     asked = {**selection.as_json(), "batch_id": batch_id}
 
@@ -40,7 +40,9 @@ def require_match(
 def originals_of(
     database: Database, pipeline: Pipeline, batch_id: int | None, selection: Selection, base: str
 ) -> list[int]:
-    """Batches with failed records that match, and those that this run began to replay before."""
+    """Return batches with failed records that match, and those that this run began to replay
+    before.
+    """
     begun = database.transact(lambda c: replays.unfinished_replays(c, pipeline.name, base))
     matching = matching_messages(database, pipeline.name, batch_id, selection)
     if not matching and not begun:
@@ -51,7 +53,7 @@ def originals_of(
 def matching_messages(
     database: Database, pipeline: str | None, batch_id: int | None, selection: Selection
 ) -> list[DueRecords]:
-    """Failed records that match and are due, by batch, step and reason."""
+    """Return failed records that match and are due, by batch, step and reason."""
     asked = (pipeline, batch_id, selection.as_json())
     return database.transact(lambda c: replays.due_records(c, *asked, batches.database_now(c)))
 
@@ -59,7 +61,7 @@ def matching_messages(
 def left_out(
     database: Database, pipeline: str | None, batch_id: int | None, selection: Selection
 ) -> list[str]:
-    """Of the quarantined records that match, those that a person accepted: a sentence for each
+    """Return the quarantined records that match and that a person accepted, a sentence for each
     decision.
     """
     if not selection.leaves_out_accepted:
@@ -78,7 +80,7 @@ def _decision(row: LeftOut) -> str:
 
 
 def nothing_to_replay(database: Database, batch_id: int | None, selection: Selection) -> str:
-    """Why a replay finds nothing: of one record, of one batch, or of all."""
+    """Return why a replay of one record, of one batch, or of all batches finds nothing."""
     if selection.record is not None:
         number = selection.record
         state = database.transact(lambda c: _state(c, number, selection))
@@ -107,7 +109,7 @@ def nothing_to_replay(database: Database, batch_id: int | None, selection: Selec
 
 
 def _state(connection: Connection, number: int, selection: Selection) -> str:
-    """What a record is that a replay does not take, and what takes it."""
+    """Return the state of a record that a replay does not take, and the option that takes it."""
     record = records.failed_record(connection, number)
     if record is None:
         emitted = records.emitted_root(connection, number).status

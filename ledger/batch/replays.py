@@ -1,4 +1,4 @@
-"""What a replay asks of its original, and the failed messages that it claims."""
+"""Conditions of a replay on its original, and the failed messages that it claims."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -28,8 +28,9 @@ _Types = Mapping[str, Mapping[str, str]]  # by source and column
 def check_replayable(
     connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> Batch:
-    """The original, if it can be replayed now. ``excluding_batch_id``: the replay, once it
-    exists.
+    """Return the original if it can be replayed now; otherwise raise the reason.
+
+    ``excluding_batch_id``: the replay, once it exists.
     """
     original = batches.get_batch(connection, original_id)
     _check_original(original, pipeline)
@@ -39,9 +40,9 @@ def check_replayable(
 
 
 def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> None:
-    """Raise InputError if retention has removed the files that a replay of an original would
-    read. One ``from_source`` reads none, but for totals over the whole batch, and for what sinks
-    delivered of it before.
+    """Raise InputError if retention has removed the files that a replay of an original would read.
+    A replay ``from_source`` reads only those for totals over the whole batch, and for what sinks
+    delivered of the original before.
     """
     if original.files_expired_at is None:
         return
@@ -62,7 +63,7 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
 
 
 def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
-    """The steps of a replay that read what earlier batches of its family have written."""
+    """Return the steps of a replay that read what earlier batches of its family have written."""
     readers = [step.name for step in pipeline.combined()]
     if not original.exactly_once:
         readers += [step.name for step in pipeline.sinks() if step.sink.dedup != "none"]
@@ -70,8 +71,8 @@ def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
 
 
 def _check_unit(original: Batch, pipeline: Pipeline) -> None:
-    """A replay replaces the rows of whole units: what makes one, and where it comes from, must
-    be the same.
+    """Raise InputError unless the unit of the pipeline is defined as it was, and comes from the
+    same place: a replay replaces the rows of whole units.
     """
     now = pipeline.graph.unit
     before = next((step.unit for step in original.topology if step.unit is not None), None)
@@ -97,8 +98,9 @@ def _check_unit(original: Batch, pipeline: Pipeline) -> None:
 
 
 def _check_unit_types(original: Batch, pipeline: Pipeline, had: _Types, has: _Types) -> None:
-    """``had``, ``has``: the types of the unit's columns then and now. Their values are compared as
-    text."""
+    """Raise InputError unless the types of the unit's columns are the same then (``had``) and now
+    (``has``). The values are compared as text.
+    """
     for name, types in had.items():
         for column, kind in types.items():
             kind_now = has.get(name, {}).get(column, kind)
@@ -131,8 +133,9 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
 def _check_alone(
     connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> None:
-    """A batch is replayed or replaced. Units are replayed entire: of two replays at once both might
-    take parts of one.
+    """Raise NotReadyError while the batch is being replaced, or, in a pipeline with units, while
+    another replay of it is undecided. Units are replayed whole, and both replays might take parts
+    of one.
     """
     for other, kind in batches.undecided_of(connection, original_id, excluding_batch_id).items():
         if kind is BatchKind.ORIGINAL:

@@ -1,4 +1,4 @@
-"""Removes the root files of batches that are decided: nothing needs them any more."""
+"""Removal of the root files of decided batches: nothing needs them any more."""
 
 import logging
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 
 def remove_root_files(database: Database, batch_id: int) -> None:
-    """Remove those of a batch that was decided or abandoned, where this process sees them; what
-    remains is left for retention.
+    """Remove the root files of a decided or abandoned batch, if this process can access them;
+    retention removes the rest.
     """
     try:
         rows = database.transact(lambda c: queries.ended_of(c, batch_id))
@@ -42,7 +42,7 @@ def _try_to_remove(run: RunWithRootFiles) -> bool:
 
 
 def remove(run: RunWithRootFiles, *, dry_run: bool = False) -> Size:
-    """Remove the root files of a run; how much they were."""
+    """Remove the root files of a run, and return their size."""
     require_own_folder(run.root_files, run.step_run_id)
     size = size_of(run.root_files)
     if not dry_run:
@@ -52,6 +52,6 @@ def remove(run: RunWithRootFiles, *, dry_run: bool = False) -> Size:
 
 
 def note_removed(database: Database, rows: Sequence[RunWithRootFiles]) -> None:
-    """The root files of these runs are gone."""
+    """Note that the root files of these runs are gone."""
     if rows:
         database.transact(lambda c: queries.forget(c, [run.step_run_id for run in rows]))

@@ -48,9 +48,10 @@ UNIT_GRACE = 2
 
 @dataclass(frozen=True)
 class Settlement:
-    """What a settlement did. ``decided``: this call made the decision.
+    """Result of a settlement.
 
-    ``roots``, ``failed``: of this batch, whichever call decided it; 0 while it is open.
+    ``decided``: whether this call made the decision.
+    ``roots``, ``failed``: counts of the batch, whichever call decided it; 0 while it is open.
     """
 
     batch_id: int
@@ -61,7 +62,7 @@ class Settlement:
     failed: int = 0
 
     def __str__(self) -> str:
-        """What was decided, and why or when, in one line."""
+        """Return the decision, with its reason or time, in one line."""
         acked = self.roots - self.failed
         return (
             f"batch {self.batch_id} is {self.status.words} ({self.reason}): "
@@ -74,9 +75,9 @@ def settle_once(
 ) -> Settlement | None:
     """Settle the batch if it can be decided at ``now`` (default: the database's clock).
 
-    None if another settlement holds it and ``skip_locked``. A failed check, or too many failures,
-    put the batch on hold: nothing else of the settlement takes effect. Where roots that are not
-    even share a span, the files of its runs are read first; where this process does not see them,
+    Return None if another settlement holds it and ``skip_locked``. A failed check, or too many
+    failures, put the batch on hold: nothing else of the settlement takes effect. If roots that are
+    not even share a span, the files of its runs are read first; if this process cannot read them,
     the batch stays open.
     """
     settlement = _settled(database, batch_id, now, skip_locked)
@@ -89,7 +90,9 @@ def settle_once(
 def _settled(
     database: Database, batch_id: int, now: datetime | None, skip_locked: bool
 ) -> Settlement | None:
-    """Settle with what is known, and refine and settle again as long as more is asked."""
+    """Settle from the ledger, and refine and settle again as long as the settlement needs single
+    roots.
+    """
     outcome = _settled_with(database, batch_id, now, skip_locked, None)
     while isinstance(outcome, Uneven):
         try:
@@ -111,8 +114,12 @@ def _settled(
 def _unsettled(
     connection: Connection, asked: Uneven, exc: LedgerError
 ) -> Settlement | LedgerError | None:
-    """What becomes of a batch whose files could not be refined; ``exc``: a later try may have them;
-    None: other runs of it count by now."""
+    """Return the result for a batch whose files could not be refined.
+
+    A machine that cannot read the files leaves the batch open, and contradictions between files and
+    ledger put it on hold. ``exc`` itself is returned if a later try may succeed. None: other runs
+    of the batch count by now.
+    """
     batch_id = asked.batch_id
     batches.lock_batch(connection, batch_id)
     if is_past(connection, asked):
@@ -133,8 +140,8 @@ def _settled_with(
     skip_locked: bool,
     refinement: Refinement | None,
 ) -> Settlement | Uneven | None:
-    """Settle in one transaction. After a failed check or too many failures, hold the batch instead:
-    it stays locked, so that no run is opened after those that were judged.
+    """Settle in one transaction. After a failed check or too many failures, put the batch on hold
+    instead. It stays locked, so that no run is opened after the runs that were checked.
     """
 
     def work(connection: Connection) -> Settlement | Uneven | None:
@@ -192,7 +199,7 @@ def _settle(
 
 
 def _settled_before(connection: Connection, batch: Batch) -> Settlement:
-    """What another settlement, or the sweeper, has made of a batch."""
+    """Return the result that another settlement, or the sweeper, has left of a batch."""
     if batch.status is BatchStatus.HELD:
         return Settlement(batch.batch_id, batch.status, str(stands_at(connection, batch)))
     reason = f"already {batch.status.words}"
@@ -203,7 +210,9 @@ def _settled_before(connection: Connection, batch: Batch) -> Settlement:
 
 
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
-    """The steps of a batch with their newest runs; what died before it was opened again is past."""
+    """Return the steps of a batch with their newest runs. Runs that died before the batch was
+    opened again do not count.
+    """
     all_runs = runs.runs_of(connection, batch.batch_id)
     newest = {run.step: run for run in all_runs if run.opened_at >= batch.opened_at}
     committed = {run.step for run in all_runs if run.state is RunState.COMMITTED}
@@ -253,9 +262,11 @@ def _decide_roots(
 def decide_publications(
     connection: Connection, batch: Batch, reached_steps: Collection[str] | None = None
 ) -> None:
-    """What the sinks are to publish from now on, of this batch and of those of its family that
-    were held. Its records have changed. ``reached_steps``: those that acked a row of a root that
-    fails in this settlement; None: none fails.
+    """Decide the publications of a batch whose records have changed, and of batches of its family
+    that waited for it.
+
+    ``reached_steps``: the steps that acked a row of a root that fails in this settlement; None: no
+    root fails.
     """
     following.look_again(connection, batch.original_id)
     if batch.settle is SettlePolicy.HOLD and (
@@ -271,8 +282,8 @@ def decide_publications(
 def _fail_roots(
     connection: Connection, batch: Batch, instant: datetime, refinement: Refinement
 ) -> int:
-    """Record the roots that failed, each with where and why: by a run's own word first, then what
-    was lost, then by a word about several of them.
+    """Record the roots that failed, each with where and why. A run's word about a single root comes
+    first, then what was lost, then a run's word about several roots.
     """
     refining.fill(connection, refinement.file)
     for shared in (False, True):
@@ -294,7 +305,7 @@ def _fail_roots(
 
 
 def _check_refined(connection: Connection, batch: Batch) -> None:
-    """Raise IntegrityError unless each root that failed is there, and has its step."""
+    """Raise IntegrityError unless every failed root is in ``settling``, and has its step."""
     without = refining.failed_without_rows(connection, batch.batch_id)
     if without:
         raise IntegrityError(
@@ -309,7 +320,7 @@ def _check_refined(connection: Connection, batch: Batch) -> None:
 
 
 def record_failures(connection: Connection, batch: Batch) -> int:
-    """What becomes of the messages whose roots failed; how many."""
+    """Record the messages whose roots failed, and return how many."""
     if batch.kind is BatchKind.ORIGINAL:
         return queries.record_failures_of_original(connection, batch.batch_id, batch.max_replays)
     of_companions = queries.record_failures_of_companions(
@@ -320,8 +331,8 @@ def record_failures(connection: Connection, batch: Batch) -> int:
 
 
 def _check_read(connection: Connection, batch: Batch) -> None:
-    """Raise IntegrityError unless each run read what counts, and a replay emitted what it
-    claimed.
+    """Raise IntegrityError unless each run read runs that count, and a replay emitted the messages
+    that it claimed.
     """
     for reader, producer in queries.stale_readers(connection, batch.batch_id):
         raise IntegrityError(
@@ -342,7 +353,9 @@ def _check_read(connection: Connection, batch: Batch) -> None:
 
 
 def _check_posted(connection: Connection, batch: Batch) -> None:
-    """Absence is never evidence: raise IntegrityError unless all that was recorded is there."""
+    """Raise IntegrityError unless all that was recorded is in the ledger: absence is never
+    evidence.
+    """
     for step, run_id, recorded, posted in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: run {run_id} of {step} recorded (rows, XOR,"
@@ -352,7 +365,7 @@ def _check_posted(connection: Connection, batch: Batch) -> None:
 
 
 def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
-    """No verdicts without an emit: abandon the batch and what it claimed."""
+    """Abandon a batch with all its claims. Without an emit there are no verdicts."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     claims.release(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)
@@ -368,8 +381,9 @@ def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Set
 def _hold(
     connection: Connection, batch_id: int, reason: str, preview: Preview | None = None
 ) -> Settlement:
-    """Put the batch on hold, if it is open still: for too many failures, of which there is a
-    preview, or for a check that failed."""
+    """Put the batch on hold, if it is still open: for too many failures, which have a preview, or
+    for a check that failed.
+    """
     batch = batches.lock_batch(connection, batch_id)
     assert batch is not None
     if batch.status is not BatchStatus.OPEN:

@@ -1,5 +1,5 @@
-"""What may no longer be opened since a state over batches includes what it would deliver again,
-or what comes after it.
+"""Guards of states over batches: they refuse to open a batch if a state includes what the batch
+would deliver again, or a batch that comes after it.
 """
 
 from sqlalchemy import Connection
@@ -17,7 +17,9 @@ REBUILD = (
 
 
 def check_replaced(connection: Connection, pipeline: Pipeline, batch_id: int) -> None:
-    """What a state includes cannot be taken out of it again."""
+    """Raise InputError if a state includes the batch to replace, because no batch can be taken out
+    of a state again.
+    """
     taken = checkpoints.committed_of(connection, batch_id, _states(pipeline))
     if taken:
         raise InputError(
@@ -27,8 +29,11 @@ def check_replaced(connection: Connection, pipeline: Pipeline, batch_id: int) ->
 
 
 def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batch) -> None:
-    """A quarantined record is taken up again with its unit, whose other records a state
-    includes; with settle="hold" it stands with its original, where a state may have gone past.
+    """Raise InputError if quarantined records of an original can no longer be replayed because of a
+    state.
+
+    A quarantined record is replayed with its unit, whose other records a state includes. With
+    settle="hold" it belongs to the place of its original, and a state may have gone past that.
     """
     counted = [name for name in _states(pipeline) if pipeline.graph.in_units(name)]
     if counted:
@@ -48,8 +53,8 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
 
 
 def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> None:
-    """With settle="hold" a batch that was abandoned does not come back once a state has gone
-    past its place.
+    """Raise InputError for an abandoned batch with settle="hold" if a state has gone past its
+    place.
     """
     later = _later(connection, pipeline, batch)
     if later is not None:
@@ -64,8 +69,8 @@ def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> 
 
 
 def _later(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[str, int] | None:
-    """A state, and the batch that it includes, whose place is after that of a batch with
-    settle="hold".
+    """Return a state and a batch that it includes whose place is after that of a batch with
+    settle="hold"; None if there is none, or for other batches.
     """
     if batch.settle is not SettlePolicy.HOLD:
         return None

@@ -1,8 +1,8 @@
 """Runs of a state over batches: one at a time for a pipeline and stage, in the batches' order.
 
-A run takes the committed state and the acked rows of one batch; its commit makes the new state
-count and decides, in the same transaction, that the sinks which read it publish it. A driver
-works through all that is due; one that finds another at it lets that one finish.
+A run takes the committed state and the acked rows of one batch. Its commit makes the new state
+count and decides, in the same transaction, that the sinks that read the state publish it. A driver
+does all states that are due; a driver that finds another one at work lets that one finish.
 """
 
 import logging
@@ -39,8 +39,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StateRun:
-    """A running run of a state, with those of the sinks that read it. ``previous``: the state
-    that it starts from. ``after_failure``: an attempt after that state was rolled back.
+    """A running run of a state, with the runs of the sinks that read it.
+
+    ``previous``: the state that it starts from.
+    ``after_failure``: whether an attempt after that state was rolled back.
     """
 
     run: OpenedRun
@@ -51,7 +53,7 @@ class StateRun:
 
 @dataclass(frozen=True)
 class HeldByAnotherDriver:
-    """Another driver is at the state."""
+    """A running run of the state that belongs to another driver."""
 
     batch_id: int
     run_id: int
@@ -60,7 +62,7 @@ class HeldByAnotherDriver:
 def open_next(
     database: Database, pipeline: Pipeline, step: StateStep, attempt: Attempt
 ) -> StateRun | HeldByAnotherDriver | None:
-    """Open a run for the batch whose state is due; None if none is. A driver that lives is not
+    """Open a run for the batch whose state is due; None if none is due. A living driver is not
     disturbed, one whose lease has lapsed is fenced.
     """
     return database.transact(lambda c: _open_next(c, pipeline, step, attempt))
@@ -96,7 +98,7 @@ def _open_next(
 
 
 def _read(batch: Batch, step: StateStep, all_runs: list[Run]) -> dict[str, Run]:
-    """The committed run of what a state reads, in its batch."""
+    """Return the committed run of the step that a state reads, in its batch."""
     committed = committed_runs(all_runs, step.inputs)
     if not committed:
         raise NotReadyError(
@@ -141,8 +143,8 @@ def commit_state(
 
 
 def _check_turn(connection: Connection, opened: StateRun) -> None:
-    """Raise FencedError unless its batch is still the one that is due, and nothing came between:
-    a batch that was abandoned may have been opened again, or this one is being replaced.
+    """Raise FencedError unless the run's batch is still the one that is due. Meanwhile an abandoned
+    batch may have been opened again, or this batch may be being replaced.
     """
     batch, step = opened.run.batch, opened.run.step
     last = checkpoints.last(connection, batch.pipeline_id, step)
@@ -156,7 +158,7 @@ def _check_turn(connection: Connection, opened: StateRun) -> None:
 
 
 def is_due(database: Database, pipeline: Pipeline) -> bool:
-    """Whether a state of some batch is to be done, or to be published."""
+    """Return whether the state of some batch has yet to be computed or published."""
     states = [step.name for step in pipeline.states()]
     sinks = [sink.name for state in states for sink in pipeline.sinks_of(state)]
 
@@ -169,10 +171,10 @@ def is_due(database: Database, pipeline: Pipeline) -> bool:
 
 
 def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None:
-    """Acknowledge to the stage every batch that is committed as a whole, in order, then remove
-    the files of older states.
+    """Acknowledge to the stage every batch that is committed as a whole, in order, then remove the
+    files of older states.
 
-    It never fails: what resists waits for the next call.
+    Never fails: an acknowledgement or a removal that fails waits for the next call.
     """
     states, combines = [state.name for state in pipeline.states()], bool(pipeline.combined())
 
@@ -197,8 +199,8 @@ def call_in_order(
     call: Callable[[int], object],
     note: Callable[..., None],
 ) -> None:
-    """Call what a user's object does once a batch is committed as a whole, for these batches in
-    order, up to one that raises; ``note(connection, batch_id=...)`` records each call.
+    """Call a user's object for each of these batches, which are committed as a whole, in order, up
+    to a batch for which it raises. ``note(connection, batch_id=...)`` records each call.
     """
     reached("before acks", name)
     for batch_id in due:
@@ -218,7 +220,7 @@ def call_in_order(
 
 
 def _remove(connection: Connection, run_id: int) -> None:
-    """Remove the folder of a run, where its manifest has its files."""
+    """Remove the folder of a run, at the place of the files in its manifest."""
     reached("before state's removal")
     for folder in {file.path.rpartition("/")[0] for file in runs.files(connection, run_id)}:
         remove_run_folder(folder, run_id)

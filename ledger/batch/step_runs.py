@@ -44,8 +44,9 @@ _log = logging.getLogger(__name__)
 class Attempt:
     """One try of one task, or one call of a command; it may run several steps.
 
-    ``attempt_id``: by which it finds the run that it opened. ``number``: drawn from the ledger when
-    it began; None: drawn when it opens a run. ``try_number``: of a task of Airflow, shown only.
+    ``attempt_id``: id by which the attempt finds the run that it opened.
+    ``number``: drawn from the ledger when the attempt began; None: drawn when it opens a run.
+    ``try_number``: try of a task of Airflow, only shown.
     """
 
     attempt_id: UUID = field(default_factory=uuid4)
@@ -53,15 +54,17 @@ class Attempt:
     number: int | None = None
 
     def is_older_than(self, run: Run) -> bool:
-        """Whether the attempt that opened ``run`` began after this one."""
+        """Return whether the attempt that opened ``run`` began after this one."""
         return self.number is not None and run.attempt_number > self.number
 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A running step run. ``inputs``: the committed run of each step that it reads, by name;
-    ``sources``: that of each source of its batch that had emitted when it was opened. ``status``:
-    of its batch, in which alone it may commit.
+    """A running step run.
+
+    ``inputs``: the committed run of each step that it reads, by the step's name.
+    ``sources``: the committed run of each source of its batch that had emitted when it was opened.
+    ``status``: the only status of its batch in which it may commit.
     """
 
     run_id: int
@@ -73,7 +76,7 @@ class OpenedRun:
 
     @property
     def input_run(self) -> Run:
-        """The run that it reads, where it reads one."""
+        """The run that it reads, if it reads one."""
         (run,) = self.inputs.values()
         return run
 
@@ -93,8 +96,12 @@ class Record:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """Output of a run. ``files``: those of its manifest. ``post``: posts the pending deltas.
-    ``drops``: inputs acked without an output, by reason. ``emitted``: the roots of a source.
+    """Output of a run.
+
+    ``files``: the files of its manifest.
+    ``post``: posts the pending deltas.
+    ``drops``: number of inputs that were acked without an output, by reason.
+    ``emitted``: the roots of a source.
     """
 
     record: Record
@@ -110,7 +117,7 @@ def begin(database: Database) -> Attempt:
 
 
 def draw_number(database: Database) -> int:
-    """The number of an attempt that begins now."""
+    """Return the number of an attempt that begins now."""
     return database.transact(runs.draw_number)
 
 
@@ -155,11 +162,13 @@ def begin_run(
     inputs: Callable[[list[Run]], dict[str, Run]],
     status: BatchStatus = BatchStatus.SETTLED,
 ) -> OpenedRun:
-    """The run of a step that this very attempt has begun, or a new one, which fences those before
-    it. ``inputs``: of the batch's runs those that it reads, by step. ``status``: in which its
-    commit has to find the batch.
+    """Return the run of a step that this attempt has already begun, or a new one, which fences
+    older ones.
 
-    Raises FencedError if a newer attempt exists, and what ``inputs`` raises.
+    ``inputs``: returns the runs to read, by step, from the batch's runs.
+    ``status``: status in which the commit has to find the batch.
+
+    Raises FencedError if a newer attempt exists, and the errors of ``inputs``.
     """
     all_runs = runs.runs_of(connection, batch.batch_id)
     own = own_run(connection, all_runs, step, attempt)
@@ -174,10 +183,11 @@ def begin_run(
 
 
 def own_run(connection: Connection, all_runs: list[Run], step: str, attempt: Attempt) -> Run | None:
-    """The running run of this very attempt, if its opening was answered by a lost connection.
+    """Return the running run of this attempt, which exists if a lost connection hid that it was
+    opened.
 
-    Raises FencedError if it has ended, or a newer attempt has done the step or is at it. A newer
-    one that failed, or whose driver is dead, keeps no driver out.
+    Raises FencedError if it has ended, or if a newer attempt has done the step or is running it. A
+    newer attempt that failed, or whose driver is dead, keeps no driver out.
     """
     of_step = [run for run in all_runs if run.step == step]
     for run in of_step:
@@ -216,7 +226,9 @@ def committed_runs(all_runs: list[Run], steps: Sequence[str]) -> dict[str, Run]:
 
 
 def require_step(batch: Batch, step: str) -> DeclaredStep:
-    """A step as the batch was opened with it. Raises NotReadyError if it has none of this name."""
+    """Return a step as the batch was opened with it. Raises NotReadyError if it has no step of this
+    name.
+    """
     steps = {declared.name: declared for declared in batch.topology}
     if step not in steps:
         raise NotReadyError(
@@ -231,8 +243,8 @@ def require_step(batch: Batch, step: str) -> DeclaredStep:
 def heartbeat(
     database: Database, run_id: int, on_fenced: Callable[[], None], every: float = HEARTBEAT_SECONDS
 ) -> Iterator[None]:
-    """Renew the run's lease every 10 seconds while the block runs; ``on_fenced`` if it was
-    fenced.
+    """Renew the run's lease every 10 seconds while the block runs. Call ``on_fenced`` if the run
+    was fenced.
     """
     stopped = threading.Event()
 
@@ -280,7 +292,9 @@ def commit(
 
 
 def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> bool:
-    """Commit a run within a transaction; False if the answer to an earlier try was lost."""
+    """Commit a run within a transaction; return False if an earlier try committed it and its answer
+    was lost.
+    """
     # What follows a settlement looks at the whole family.
     lock = batches.lock_batch if run.status is BatchStatus.OPEN else batches.lock_family
     batch = lock(connection, run.batch.batch_id)
@@ -305,7 +319,7 @@ def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> boo
 
 def _guard(batch: Batch, run: OpenedRun, state: RunState, stale: Sequence[int]) -> None:
     """Raise FencedError unless the batch is as the run expects it, and the run owns its step.
-    ``stale``: runs that it read and that count no more.
+    ``stale``: runs that the run read and that no longer count.
     """
     if batch.status is not run.status:
         raise FencedError(
@@ -339,9 +353,10 @@ def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> Non
 
 
 def note_folder(database: Database, run: OpenedRun, folder: str | None) -> None:
-    """Note where a run is about to write: whatever becomes of it, retention finds its files. None:
-    they are to stay. Raises ConfigurationError where runs have written for its batch that the
-    ledger does not know.
+    """Note the folder to which a run is about to write, so that retention finds its files in any
+    case. None: the files have to stay.
+
+    Raises ConfigurationError if runs that the ledger does not know have written for its batch.
     """
     if folder is None:
         return
@@ -368,24 +383,26 @@ def _given_twice(run: OpenedRun, stored: Mapping[int, str], unknown: Sequence[in
 
 
 def note_root_files(database: Database, run: OpenedRun, folder: str) -> None:
-    """Note where a run is about to write what it folds, as ``note_folder``: its commit finds a
-    listing there of the files that count.
+    """Note the folder to which a run is about to write its folded root files, as ``note_folder``
+    does. The commit finds a listing of the files that count there.
     """
     database.transact(lambda c: runs.set_root_files(c, run.run_id, folder))
 
 
 def fail(database: Database, run: OpenedRun, failure: str, unread: Sequence[int] = ()) -> None:
-    """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``:
-    of whatever text; what PostgreSQL cannot keep of it is replaced. ``unread``: runs of which it
-    could not read a file.
+    """Mark the run as failed, if it is still running; the message timeout counts from now.
+
+    ``failure``: any text; characters that PostgreSQL cannot keep are replaced.
+    ``unread``: runs of which it could not read a file.
     """
     text = storable(failure[:MOST_FAILURE])
     database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FAILED, text, unread))
 
 
 def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> None:
-    """End a run through no fault of its step, if it still runs, so that the next attempt has to
-    do no step before it again. ``reason``: as of ``fail``; None: somebody stopped it.
+    """End a run that was interrupted through no fault of its step, if it is still running, so that
+    the next attempt does not have to repeat an earlier step. ``reason``: as for ``fail``; None: a
+    person stopped it.
     """
     text = None if reason is None else storable(reason[:MOST_FAILURE])
     database.transact(lambda c: runs.end_run(c, run.run_id, RunState.FENCED, text, ()))

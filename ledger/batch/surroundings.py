@@ -1,4 +1,4 @@
-"""Where a batch is worked on."""
+"""The ledger, settings and pipeline that a process works with."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Protocol):
-    """Ledger, settings and pipeline: of a driver's job, a task of Airflow, or a command."""
+    """Ledger, settings and pipeline of a driver's job, a task of Airflow, or a command."""
 
     @property
     def database(self) -> "Database": ...

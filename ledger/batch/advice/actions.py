@@ -1,4 +1,4 @@
-"""An action, which is a sentence and a command, and how several are read."""
+"""Actions, each a sentence with a command, and how they are printed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,11 @@ IN_AIRFLOW = "In Airflow"
 
 @dataclass(frozen=True)
 class Action:
-    """What to do, and the command as it is typed, or the click; None: the sentence is all."""
+    """An action that a user can take.
+
+    ``what``: the action in words.
+    ``command``: the command as it is typed, or the click in Airflow; None: the words are all.
+    """
 
     what: str
     command: str | None = None
@@ -22,14 +26,14 @@ Actions = tuple[Action, ...]
 
 @dataclass(frozen=True)
 class Advice:
-    """``because``: what is the matter."""
+    """A problem, and the actions against it. ``because``: the problem in words."""
 
     because: str
     actions: Actions = ()
 
     @property
     def lines(self) -> list[str]:
-        """What is the matter, then a line for each action."""
+        """The problem, then one line for each action."""
         return [self.because, *map(str, self.actions)]
 
     def __str__(self) -> str:
@@ -37,12 +41,12 @@ class Advice:
 
 
 def sentences(actions: Iterable[Action]) -> str:
-    """Actions within a message, without the last stop."""
+    """Return actions as sentences within a message, without the last full stop."""
     return ". ".join(map(str, actions))
 
 
 def lines(actions: Iterable[Action]) -> list[str]:
-    """Actions below each other, a command in a line of its own."""
+    """Return actions as lines, with a longer one's command on a line of its own."""
     texts: list[str] = []
     for action in actions:
         is_short = action.what == IN_AIRFLOW or action.what.startswith("if ")

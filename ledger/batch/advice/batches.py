@@ -1,4 +1,4 @@
-"""What to do about a batch: one that is not decided, and what waits for one that is."""
+"""Advice on a batch that is not decided, and on pending work of a decided one."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -17,7 +17,7 @@ _LONGEST = 300  # characters of a failure that are repeated in a sentence
 
 
 class Standing(Enum):
-    """How far a batch is that has not been settled, by the first step that is not committed."""
+    """Progress of an unsettled batch, by its first step that is not committed."""
 
     STEPS_DONE = "All its steps are done"
     UNREFINED = "All its steps are done, and it needs refinement"
@@ -33,7 +33,7 @@ def of_standing(
 ) -> Advice:
     """Return what keeps a batch from its settlement, and what to do.
 
-    ``reason``: of the step's failure.
+    ``reason``: the reason for which the step failed or was interrupted.
     """
     because = standing.value.format(step=step, reason=_first_line(reason))
     if standing is Standing.STEP_RUNS:
@@ -121,14 +121,14 @@ def _rerun(batch: Batch, target: str) -> str:
 
 
 def asked_as(batch: Batch) -> str:
-    """The ``--run-id`` that finds a batch of the command line again."""
+    """Return the ``--run-id`` that finds a batch of the command line again."""
     if batch.kind is BatchKind.REPLAY:
         return batch.run_id.removesuffix(f"-{batch.original_id}")
     return batch.run_id
 
 
 def reprocess(batch: Batch, target: str = ANY_TARGET) -> str:
-    """The command that reads a batch's interval again."""
+    """Return the command that reads a batch's interval again."""
     return commands.run(target, _interval(batch), "--reprocess")
 
 

@@ -1,4 +1,4 @@
-"""What to do about records: by what they are by now, and why they failed."""
+"""Advice on records, by their state and by the cause of their failure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ _CASES = 3  # causes with their commands, at once
 
 
 class RecordState(StrEnum):
-    """What records are by now. ``WAITING``: for their next replay. ``KEPT_BACK``: with a unit."""
+    """State of records. ``WAITING``: for the time of their next replay. ``KEPT_BACK``: with the
+    other records of their unit.
+    """
 
     ACKED = "acked"
     FAILED = "failed"
@@ -32,7 +34,7 @@ class RecordState(StrEnum):
 
 
 def state_of(row: Any) -> RecordState:
-    """The state of a row of ``records.failed_record``."""
+    """Return the state of a row of ``records.failed_record``."""
     if row.batch_status == "superseded":
         return RecordState.SUPERSEDED
     if row.forgotten_at is not None and row.status == "quarantined":
@@ -69,12 +71,16 @@ _LOST = "fix {step}{joined}, then replay {those}"
 class Case:
     """A failed record, or the failed records of a batch that have the same cause.
 
-    ``reason``: that of all of them. ``rereads``: their source finds a record again by its key.
-    ``reprocesses``: the interval can be run again. ``others``: the batch has other cases.
-    ``joins``: the step has several inputs, or references. ``records``: how many they are.
-    ``record``: the number of the one record. ``due_at``: of their next replay.
-    ``replay_batch_id``: the replay that has them. ``expired_at``: when retention removed the files
-    of their batch.
+    ``reason``: the reason of all of them.
+    ``rereads``: whether their source finds a record again by its key.
+    ``reprocesses``: whether the interval can be run again.
+    ``others``: whether the batch has other cases.
+    ``joins``: whether the step has several inputs, or references.
+    ``records``: number of records.
+    ``record``: number by which the ledger knows the record, if the case is a single one.
+    ``due_at``: time of their next replay.
+    ``replay_batch_id``: the replay that is processing them.
+    ``expired_at``: time at which retention removed the files of their batch.
     """
 
     target: str | None
@@ -99,11 +105,13 @@ class Case:
 
     @classmethod
     def of(cls, cause: str, state: str, **others: Any) -> "Case":
-        """The case of a row of ``reports.failed_cases``, column by column."""
+        """Return the case of a row of ``reports.failed_cases``, column by column."""
         return cls(cause=FailureCause(cause), state=RecordState(state), **others)
 
     def in_words(self, sentence: str) -> str:
-        """A sentence about these records, or the one."""
+        """Return a sentence whose placeholders, such as ``{those}``, are filled in for these
+        records, or for the single one.
+        """
         is_one = self.record is not None
         return sentence.format(
             step=self.step,
@@ -116,7 +124,11 @@ class Case:
 
 
 def by_cause(cases: Sequence[Case]) -> list[Actions]:
-    """What the records of each case need, with their number before it; of many cases the first."""
+    """Return the actions for each case. The first action of a case begins with its batch, step and
+    number of records.
+
+    Only the first cases are included; one more action points to the others.
+    """
     actions: list[Actions] = []
     for case in cases[:_CASES]:
         first, *others = of_records(case)
@@ -132,7 +144,7 @@ def by_cause(cases: Sequence[Case]) -> list[Actions]:
 
 
 def of_records(case: Case) -> Actions:
-    """What to do about a case: the first is what brings its records in."""
+    """Return the actions for a case, beginning with the one that gets its records processed."""
     if case.state in NOTHING_LEFT:
         return (Action(f"nothing: {NOTHING_LEFT[case.state]}"),)
     if case.state is RecordState.REPLAYING:
@@ -153,7 +165,7 @@ def of_records(case: Case) -> Actions:
 
 
 def _ways_in(case: Case) -> Iterator[Action]:
-    """How the records come in after all, by the cause of their failure."""
+    """Yield the actions that get the records processed after all, by the cause of their failure."""
     correct = case.in_words("fix {those} in the source, then")
     if case.cause is FailureCause.UNPARSED:
         yield from _from_source(case, correct)
@@ -164,7 +176,7 @@ def _ways_in(case: Case) -> Iterator[Action]:
 
 
 def _from_source(case: Case, before: str) -> Iterator[Action]:
-    """How the records are read once more."""
+    """Yield the actions that get the records read from their source again."""
     if case.rereads:
         what = case.in_words("read {those} again, by key")
         yield from _replays(case, f"{before} {what}", from_source=True)
@@ -180,7 +192,7 @@ def _from_source(case: Case, before: str) -> Iterator[Action]:
 
 
 def _replays(case: Case, what: str, *, from_source: bool = False) -> Iterator[Action]:
-    """The command that replays the records, and the DAG's run that does."""
+    """Yield the command that replays the records, and the run of the DAG that does."""
     selection = _selection(case, from_source)
     target = case.target or ANY_TARGET
     yield Action(what, ackledger("replay", target, batch=case.batch_id, **selection))
@@ -190,7 +202,7 @@ def _replays(case: Case, what: str, *, from_source: bool = False) -> Iterator[Ac
 
 
 def _selection(case: Case, from_source: bool) -> dict[str, Any]:
-    """The options by which a replay takes these records and no others."""
+    """Return the options by which a replay takes these records and no others."""
     selection: dict[str, Any] = {} if case.record is None else {"record": case.record}
     selection |= {"step": case.step} if case.others else {}
     selection |= {"from_source": True} if from_source else {}
@@ -198,7 +210,7 @@ def _selection(case: Case, from_source: bool) -> dict[str, Any]:
 
 
 def _ends(case: Case) -> Iterator[Action]:
-    """How the batch gets done without the records."""
+    """Yield the actions that finish the batch without the records."""
     if case.state is RecordState.QUARANTINED:
         accept = f"{ackledger('accept', case.batch_id)} {REASON}"
         yield Action("if what is quarantined of its batch may stay out", accept)
@@ -213,5 +225,5 @@ def _ends(case: Case) -> Iterator[Action]:
 
 
 def status_in_words(status: str, accepted_by: str | None) -> str:
-    """What a record is by now, as people read it: a person's decision by name."""
+    """Return the status of a record in words: for an accepted one, the person who accepted it."""
     return status if accepted_by is None else f"accepted by {accepted_by}"

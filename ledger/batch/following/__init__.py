@@ -1,1 +1,1 @@
-"""What follows a settlement, a module each; ``ledger.batch.follow_ups`` has all in order."""
+"""Follow-ups of a settlement, one module each; ``ledger.batch.follow_ups`` has all in order."""

@@ -1,6 +1,6 @@
-"""What a follow-up is: when it is due, how it is done, and what of it is pending.
+"""Base classes of follow-ups: when one is due, how it is done, and its pending work.
 
-DAG files import the follow-ups: what takes long to load is imported when it is called.
+DAG files import the follow-ups, so a module that takes long to load is imported inside a function.
 """
 
 from abc import ABC, abstractmethod
@@ -22,9 +22,11 @@ SETTLE = "settle"  # the DAG's task
 
 @dataclass(frozen=True)
 class Pending:
-    """What of a follow-up is pending for a batch: how many of what it counts, and sentences.
+    """Pending work of a follow-up for a batch.
 
-    ``incomplete``: so is the batch meanwhile; ``ackledger publish`` does it.
+    ``count``: number of pending things, of the kind that the follow-up counts.
+    ``sentences``: the pending work in words.
+    ``incomplete``: whether the batch is incomplete until ``ackledger publish`` has done the work.
     """
 
     follow_up: str
@@ -34,9 +36,10 @@ class Pending:
 
 
 class FollowUp:
-    """One thing that follows the settlement of a batch. A kind overrides what differs from this.
+    """One thing that follows the settlement of a batch. A subclass overrides what differs from
+    this.
 
-    A driver does it, by ``ledger.execution.follow_ups``, unless it is a ``WithoutSpark``.
+    A driver does it, through ``ledger.execution.follow_ups``, unless it is a ``WithoutSpark``.
     """
 
     name: ClassVar[str]
@@ -53,34 +56,40 @@ class FollowUp:
     """Whether it is done for all batches of a pipeline at once, if it ``is_due``."""
 
     def after(self, pipeline: Pipeline) -> str:
-        """The task that its task follows: whatever becomes of that one, unless it is ``settle``."""
+        """Return the task after which this follow-up's task runs. Unless that is ``settle``, it
+        need not succeed.
+        """
         return SETTLE
 
     def is_wanted(self, pipeline: Pipeline) -> bool:
-        """Whether a pipeline has it at all."""
+        """Return whether a pipeline has this follow-up at all."""
         return True
 
     def steps(self, pipeline: Pipeline) -> Sequence[Step]:
-        """The steps that its driver runs."""
+        """Return the steps that this follow-up's driver runs."""
         return ()
 
     def skip_reason(self, at: Surroundings, batch_id: int) -> str | None:
-        """Why there is nothing to do for a batch; None if there is, or it is always run."""
+        """Return why there is nothing to do for a batch; None if there is, or if the follow-up
+        always runs.
+        """
         return None
 
     def is_due(self, database: "Database", pipeline: Pipeline) -> bool:
-        """Whether there is something to do for all batches of a pipeline at once."""
+        """Return whether there is something to do for all batches of a pipeline at once."""
         return False
 
     def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
-        """What of it is pending for a batch. ``steps``: in how many it is, by the view, if it is
-        ``of_batch``."""
+        """Return the pending work of this follow-up for a batch; None: there is none.
+
+        ``steps``: number of steps with pending work in the view, if the follow-up is ``of_batch``.
+        """
         return None
 
 
 class WithoutSpark(FollowUp, ABC):
-    """One that any process does."""
+    """A follow-up that any process can do."""
 
     @abstractmethod
     def run(self, at: Surroundings, batch_id: int) -> Sequence[object]:
-        """Do it for a batch; what it has done."""
+        """Do the follow-up for a batch, and return what was done."""

@@ -1,4 +1,4 @@
-"""Keep what failed records contain."""
+"""Keep the content of failed records."""
 
 from collections.abc import Sequence
 

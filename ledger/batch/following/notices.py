@@ -1,4 +1,4 @@
-"""Notify sources of what became of their records."""
+"""Notify sources of the results of their records."""
 
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.batch.following.publications import Publish
@@ -13,7 +13,9 @@ class Notify(FollowUp):
     is_awaited = False
 
     def after(self, pipeline: Pipeline) -> str:
-        """A source is notified of a commit once its sinks have published."""
+        """Return the task that publishes if a source takes notice of commits, otherwise ``settle``:
+        a source is notified of a commit once its sinks have published.
+        """
         commits = any(step.source.commits for step in pipeline.sources())
         return Publish.name if commits else SETTLE
 

@@ -1,4 +1,4 @@
-"""Publish what is decided, without the rows of failed records."""
+"""Publish the decided rows of a batch, without those of failed records."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""What became of batches, as commands, pages and alerts report it."""
+"""Outcome of batches, as commands, pages and alerts report it."""

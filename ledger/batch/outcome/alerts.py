@@ -1,6 +1,7 @@
-"""When a person is to be notified of a batch: too much of it has failed, it has made the quarantine
-grow, or its deadline is near. Each question is answered from the ledger alone, so asking twice gets
-the same answer.
+"""Reasons to notify a person of a batch: too many of its records failed, it made the quarantine
+grow, or its deadline is near.
+
+Each question is answered from the ledger only, so asking twice gets the same answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +22,15 @@ from ledger.store.queries.batches import Batch
 
 @dataclass(frozen=True)
 class Facts:
-    """What a notification may say. ``because``: why there is one, in a line without controls, as a
-    subject may be.
+    """Facts on a batch for a notification.
 
-    ``records``, ``acked``, ``failed``, ``quarantined``, ``pending``: of the batch's interval, what
-    replays have done included. ``lost_ratio``: failed and quarantined, as a share of the records.
-    ``deadline``: when the batch reaches ``max_batch_age`` and is decided whatever lives or waits.
-    ``preview``: of a batch on hold what would fail, a line for each step and reason.
+    ``because``: the reason for the notification, in one line without control characters, so that it
+    can be a subject.
+    ``records``, ``acked``, ``failed``, ``quarantined``, ``pending``: counts of the batch's
+    interval, including the results of replays.
+    ``lost_ratio``: failed and quarantined records as a share of the records.
+    ``deadline``: time at which the batch reaches ``max_batch_age`` and is decided in any case.
+    ``preview``: the failures that a batch on hold would record, a line for each step and reason.
     """
 
     because: str
@@ -49,15 +52,15 @@ class Facts:
 
 
 def batch_of_run(database: Database, dag_id: str, run_id: str) -> int | None:
-    """The batch that a run of a DAG has opened; None: it has none."""
+    """Return the batch that a run of a DAG has opened; None: it has opened none."""
     ids = [run_id, run_id + REPROCESS]
     numbers = database.transact(lambda c: pages.of_run(c, dag_id, ids), engine=database.reader)
     return next(iter(numbers), None)
 
 
 def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | None:
-    """The facts if more than a share of the interval's records are failed or quarantined, or if the
-    batch is on hold: then nothing is decided.
+    """Return the facts if more than a share of the interval's records are failed or quarantined, or
+    if the batch is on hold, so that nothing is decided; otherwise None.
     """
     batch, counts = _looked_at(database, batch_id)
     if batch.status is BatchStatus.HELD:
@@ -78,9 +81,9 @@ def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | Non
 def quarantine_growth(
     database: Database, batch_id: int, by: int, within: timedelta
 ) -> Facts | None:
-    """The facts if this batch has brought the records that its pipeline's batches quarantined in
-    the time ``within`` above ``by``: of those that are above it together, only the one that
-    crossed it.
+    """Return the facts if this batch made the number of records that its pipeline's batches
+    quarantined in the time ``within`` exceed ``by``; otherwise None. Of several batches that exceed
+    it together, only the one that crossed the limit has facts.
     """
     batch, counts = _looked_at(database, batch_id)
     until = batch.settled_at
@@ -102,7 +105,7 @@ def quarantine_growth(
 
 
 def still_open(database: Database, batch_id: int) -> Facts | None:
-    """The facts if the batch is open: it is asked when its deadline is near."""
+    """Return the facts if the batch is open; otherwise None. Called when its deadline is near."""
     batch, counts = _looked_at(database, batch_id)
     if batch.status is not BatchStatus.OPEN:
         return None
@@ -124,8 +127,8 @@ def _spelled(time: timedelta) -> str:
 
 
 def _looked_at(database: Database, batch_id: int) -> tuple[Batch, RootCounts]:
-    """The batch, and the records of its interval by state: of the original, which counts what its
-    replays have done.
+    """Return the batch, and the records of its interval by state. The counts are those of the
+    original, which include the results of its replays.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     return batch, summarize(database, batch.original_id).roots

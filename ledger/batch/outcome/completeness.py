@@ -1,5 +1,5 @@
-"""Whether a pipeline has processed an interval completely: what downstream DAGs wait for before
-they read what it publishes.
+"""Completeness of an interval: downstream DAGs wait for it before they read the data that a
+pipeline publishes.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,11 @@ _MINUTE = "%Y-%m-%d %H:%M"
 
 @dataclass(frozen=True)
 class Losses:
-    """What the batches over an interval have come to: of their ``records`` those that are failed
-    or quarantined. ``undecided``: why that is not the whole answer; None: it is.
+    """Lost records of the batches over an interval.
+
+    ``records``: number of records.
+    ``lost``: number of those that are failed or quarantined.
+    ``undecided``: why these counts are not final; None: they are final.
     """
 
     batch_ids: tuple[int, ...]
@@ -30,20 +33,20 @@ class Losses:
 
     @property
     def lost_ratio(self) -> float:
-        """0 where there are no records."""
+        """Lost records as a share of the records; 0 without records."""
         return self.lost / self.records if self.records else 0.0
 
 
 @dataclass(frozen=True)
 class IntervalReader:
-    """The batch that has an interval, and ``why`` no other reads it."""
+    """The batch that reads an interval. ``why``: why no other batch reads it."""
 
     batch_id: int
     why: str
 
 
 def losses(database: Database, pipeline: str, interval: Interval) -> Losses:
-    """How much of an interval is lost by now."""
+    """Return the losses of an interval by now."""
     rows = _over(database, pipeline, interval)
     undecided = [
         f"batch {row.batch_id} is {BatchStatus(row.status).words}"
@@ -59,8 +62,10 @@ def losses(database: Database, pipeline: str, interval: Interval) -> Losses:
 
 
 def waits_for(database: Database, pipeline: str, interval: Interval) -> str | None:
-    """Why an interval is not complete; None: it is. One batch or many have to cover it, and each of
-    them and its replays to be complete, and published: see ``Summary.outcome``.
+    """Return why an interval is not complete; None: it is complete.
+
+    One or several batches have to cover it. Each of them and their replays has to be complete, and
+    published: see ``Summary.outcome``.
     """
     rows = _over(database, pipeline, interval)
     gap = _gap(rows, interval)
@@ -73,10 +78,10 @@ def waits_for(database: Database, pipeline: str, interval: Interval) -> str | No
 def reader_of(
     database: Database, pipeline: str, key: RunKey, interval: Interval
 ) -> IntervalReader | None:
-    """The batch that reads an interval: the run's own if it is decided, or another run's.
-    None: the run has it to read.
+    """Return the batch that reads an interval: the run's own if it is decided, or another run's.
+    None: the run has to read the interval itself.
 
-    Raises InputError for a batch that has read a part of it only, or more.
+    Raises InputError for a batch that has read only a part of the interval, or more than it.
     """
     own = database.transact(lambda c: batches.find_run(c, pipeline, key.dag_id, key.run_id))
     if own is not None:
@@ -101,7 +106,7 @@ def _over(database: Database, pipeline: str, interval: Interval) -> list[Counts]
 
 
 def _lacks(database: Database, batch_id: int) -> str | None:
-    """What an original and its replays lack."""
+    """Return why an original or one of its replays is incomplete; None: all are complete."""
     for number in sorted(database.transact(lambda c: reports.family(c, batch_id))):
         summary = summarize(database, number)
         lacks = number == batch_id and summary.outcome is not Outcome.COMPLETE
@@ -117,7 +122,9 @@ def _decided(row: Counts) -> bool:
 
 
 def _gap(rows: Sequence[Counts], interval: Interval) -> str | None:
-    """The first part of the interval that no batch reads; rows are in order of their start."""
+    """Return the first part of the interval that no batch reads. The rows are in order of their
+    start.
+    """
     covered = interval.start
     for row in rows:
         if row.interval_start > covered:

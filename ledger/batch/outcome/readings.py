@@ -1,4 +1,4 @@
-"""What the faces read of the ledger as it stands."""
+"""Readings of the ledger as it is now, for commands, DAGs and pages."""
 
 from collections.abc import Sequence
 
@@ -17,14 +17,14 @@ __all__ = ["Batch", "Counts", "Measures", "StepRows"]
 
 
 def get_batch(database: Database, batch_id: int, pipeline: str | None = None) -> Batch:
-    """The batch of this number. Raises InputError if there is none, or if it is of another
+    """Return the batch of this number. Raises InputError if there is none, or if it is of another
     pipeline.
     """
     return database.transact(lambda c: require_batch(c, batch_id, pipeline))
 
 
 def recent_batches(database: Database, pipeline: str | None, limit: int) -> list[Counts]:
-    """The latest batches, newest first. Raises InputError for a pipeline that never had one."""
+    """Return the latest batches, newest first. Raises InputError for a pipeline without batches."""
 
     def look(connection: Connection) -> list[Counts]:
         rows = reports.recent_batches(connection, pipeline, limit)
@@ -54,17 +54,19 @@ def unpublished(database: Database, rows: Sequence[Counts]) -> list[str]:
 
 
 def rows_of_steps(database: Database, batch_id: int) -> list[StepRows]:
-    """What the newest run of each step of a batch has read and written, in order."""
+    """Return how many rows the newest run of each step of a batch read and wrote, in order."""
     return database.transact(lambda c: reports.step_table(c, batch_id), engine=database.reader)
 
 
 def measure(database: Database, overdue: Sequence[int]) -> list[Measures]:
-    """What each pipeline has open, lost or overdue: of the batches that a sweep has found."""
+    """Return the open, lost and overdue work of each pipeline. ``overdue``: the batches that a
+    sweep has found overdue.
+    """
     return database.transact(lambda c: measures.of_pipelines(c, overdue), engine=database.reader)
 
 
 def redacted_columns(database: Database, pipeline: str) -> list[str]:
-    """The columns that a pipeline redacts, by name."""
+    """Return the columns that a pipeline redacts, by name."""
     redacts = database.transact(
         lambda c: redactions.columns_of(c, pipeline), engine=database.reader
     )

@@ -20,8 +20,8 @@ ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
 
 
 def advise(summary: Summary, target: str | None = None) -> Advice | None:
-    """Return the advice on a batch; None if every record is acked. ``target``: of its pipeline,
-    where the ledger may not know it.
+    """Return the advice on a batch; None if every record is acked. ``target``: MODULE:PIPELINE, for
+    a ledger that may not know it.
     """
     name, target = f"batch {summary.batch_id}", target or summary.target or ANY_TARGET
     if summary.stands is not None:
@@ -45,7 +45,8 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
 
 def sink_advice(summary: Summary, target: str | None = None) -> list[Advice]:
     """Return the advice on each sink of a batch: its published rows, and the command that releases
-    the others. ``target``: as of ``advise``."""
+    the others. ``target``: as for ``advise``.
+    """
     target = target or summary.target or ANY_TARGET
     return [of_sink(row, target) for row in summary.sinks]
 
@@ -68,7 +69,7 @@ def _lost(summary: Summary) -> Iterator[str]:
 
 
 def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
-    """Who has accepted how many of the records of a batch."""
+    """Return in words who has accepted how many of the records of a batch."""
     names = ", ".join(name if len(by) == 1 else f"{name} ({by[name]:,})" for name in by)
     return f"{accepted:,} of {total:,} records accepted by {names or 'a person'}"
 
@@ -98,7 +99,7 @@ def report(
 
 
 def _table(failures: Sequence[FailureSummary]) -> list[str]:
-    """Failed records by step and reason, in columns."""
+    """Return failed records by step and reason as text, in columns."""
     rows = [
         (row.step, row.reason, status_in_words(row.status, row.accepted_by), f"{row.records:,}")
         for row in failures

@@ -1,4 +1,4 @@
-"""What became of a batch: counts by state, steps, and what a run reports of it."""
+"""Summary of a batch: its records by state, its steps, and the outcome that a run reports."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,8 +31,11 @@ class RootCounts:
 
 @dataclass(frozen=True)
 class Policy:
-    """The pipeline's rule for records that are not acked: see ``Pipeline``. ``lost``, failed and
-    quarantined, of ``records`` are those of the original and its replays."""
+    """The pipeline's rule for records that are not acked: see ``Pipeline``.
+
+    ``lost``: number of failed and quarantined records of the original and its replays.
+    ``records``: number of all their records.
+    """
 
     tolerate: float
     lost: int
@@ -40,19 +43,25 @@ class Policy:
 
     @property
     def tolerated(self) -> bool:
-        """Whether there are such records, and no more than are tolerated."""
+        """Whether records are lost, and no more of them than are tolerated."""
         return self.lost > 0 and self.lost / self.records <= self.tolerate
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One batch as ``batch_status`` and ``step_progress`` have it. ``seconds`` per step.
-    ``original_id``: itself, or what it is a replay of. ``accepted``: of the quarantined records,
-    by whom: ``accepted_by``. ``pending``: what is pending of its follow-ups. ``cases``: the
-    records that are failed or wait in quarantine, by cause. ``stands``: while it is undecided, why,
-    and how to go on. ``preview``: of a batch on hold what would fail, by step and reason.
-    ``target``: MODULE:PIPELINE, if the ledger knows it. ``sinks``: what each has published.
-    ``notes``: what a person should know of its steps, in sentences.
+    """State of one batch, from ``batch_status`` and ``step_progress``; ``seconds`` of ``steps`` are
+    of each step.
+
+    ``original_id``: the batch itself, or the original that it replays.
+    ``accepted``: number of quarantined records that were accepted; ``accepted_by``: number by
+    person.
+    ``pending``: pending work of the follow-ups.
+    ``cases``: records that are failed or wait in quarantine, by cause.
+    ``stands``: why the batch is undecided, and how to go on; None: it is decided.
+    ``preview``: failures that a batch on hold would record, by step and reason.
+    ``target``: MODULE:PIPELINE, if the ledger knows it.
+    ``sinks``: published rows of each sink.
+    ``notes``: sentences on its steps for a person.
     """
 
     batch_id: int
@@ -76,8 +85,9 @@ class Summary:
 
     @property
     def outcome(self) -> Outcome:
-        """What a run reports; nothing else depends on it: follow-ups and replays have their own
-        gates."""
+        """The outcome that a run reports. Nothing else depends on it: follow-ups and replays have
+        their own conditions.
+        """
         if not self.status.decided or any(work.incomplete for work in self.pending):
             return Outcome.INCOMPLETE
         if self.status is BatchStatus.SUPERSEDED or self.policy.tolerated:
@@ -88,7 +98,9 @@ class Summary:
 
     @property
     def waits(self) -> tuple[str, ...]:
-        """What it waits for, although it may be complete: of each state that it is not in."""
+        """Pending work that a complete batch may still have, in sentences: each state that it is
+        not in.
+        """
         return tuple(chain(*(work.sentences for work in self.pending if not work.incomplete)))
 
     @property
@@ -98,7 +110,7 @@ class Summary:
 
 
 def summarize(database: Database, batch_id: int) -> Summary:
-    """The summary of one batch, as of now."""
+    """Return the summary of one batch, as of now."""
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     row = database.transact(lambda c: reports.batch_counts(c, batch_id))
     family = database.transact(lambda c: reports.batch_counts(c, batch.original_id))

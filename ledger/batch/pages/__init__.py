@@ -1,1 +1,1 @@
-"""What the pages show: readings by pipeline, by batch and by record."""
+"""Readings of the ledger for the pages, by pipeline, by batch and by record."""

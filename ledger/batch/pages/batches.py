@@ -1,4 +1,4 @@
-"""What the page of a batch has: where its rows went, what is lost, and what can be done."""
+"""Content of a batch's page: where its rows went, its lost records, and the possible actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,11 +25,17 @@ _FAMILY = 101  # an original and its latest replays
 
 @dataclass(frozen=True)
 class BatchPage:
-    """``batch``: its counts. ``family``: its original and the latest replays; ``today``: the
-    original's counts, which are those of all. ``outcome``, ``because``, ``commands``, ``waits``:
-    what a run reports. ``steps``, ``edges``: see ``flow``. ``failures``: by step and reason, of
-    ``groups``. ``preview``: of a batch on hold what would fail, by step and reason.
-    ``publications``: by sink. ``can``: which actions make sense.
+    """Content of the page of a batch.
+
+    ``batch``: the batch with its counts.
+    ``family``: its original and the latest replays.
+    ``today``: the original with its counts, which include those of its replays.
+    ``outcome``, ``because``, ``commands``, ``waits``: as a run reports them.
+    ``steps``, ``edges``: see ``flow``.
+    ``failures``: counts by step and reason, the first of ``groups``.
+    ``preview``: failures that a batch on hold would record, by step and reason.
+    ``publications``: publications by sink.
+    ``can``: the actions that make sense.
     """
 
     today: PageBatch
@@ -50,8 +56,9 @@ class BatchPage:
 
 @dataclass(frozen=True)
 class RecordsPage:
-    """Records that failed in a batch. ``next``: what to ask for after them; None: these are the
-    last.
+    """Records that failed in a batch, one page of them.
+
+    ``next``: ``after`` of the next page; None: this is the last page.
     """
 
     records: list[ListedRecord]
@@ -60,12 +67,18 @@ class RecordsPage:
 
 @dataclass(frozen=True)
 class ReplayPreview:
-    """How many ``records`` of the original ``batch_id`` would be replayed by ``steps``, of those
-    that ``match`` and are due, at most ``limit``; the most by step and reason in ``groups``, and
-    how many ``more`` causes there are. ``by_unit``: acked records may run again with them.
-    ``dag_id`` and ``conf``: the run of Airflow that does it. ``waiting``: all records that no
-    replay of the original has recovered. ``left_out``: of the quarantined ones those that a person
-    accepted.
+    """A replay that could be started, and the records that it would take.
+
+    ``records``: number of records that would be replayed, at most ``limit``.
+    ``match``: number of records that match and are due.
+    ``groups``: the largest groups of these by step and reason; ``more``: number of the other
+    groups.
+    ``steps``: steps that would run.
+    ``by_unit``: whether acked records may run again with them.
+    ``batch_id``: the original.
+    ``dag_id``, ``conf``: the run of Airflow that would do it.
+    ``left_out``: quarantined records that match and that a person accepted.
+    ``waiting``: all records of the original that no replay has recovered.
     """
 
     records: int
@@ -83,8 +96,8 @@ class ReplayPreview:
 
 
 def original_of(database: Database, number: int) -> Batch:
-    """The original of a batch. Raises NotReadyError if there is no such batch; which ones there are
-    is not for all who ask.
+    """Return the original of a batch. Raises NotReadyError if there is no such batch; the message
+    does not list the batches, which not every user may see.
     """
     try:
         return database.transact(
@@ -95,7 +108,7 @@ def original_of(database: Database, number: int) -> Batch:
 
 
 def pipeline_of_record(database: Database, number: int) -> str:
-    """Raises InputError if there is no such record."""
+    """Return the pipeline of a record. Raises InputError if there is no such record."""
     name = database.transact(lambda c: pages.pipeline_of_record(c, number))
     if name is None:
         raise InputError(f"record {number} is not in the ledger")
@@ -103,7 +116,7 @@ def pipeline_of_record(database: Database, number: int) -> str:
 
 
 def batch(database: Database, number: int) -> BatchPage:
-    """The page of a batch. Raises InputError if there is none."""
+    """Return the content of the page of a batch. Raises InputError if there is no such batch."""
     summary = summarize(database, number)
     advice = advise(summary)
 
@@ -141,16 +154,17 @@ def batch(database: Database, number: int) -> BatchPage:
 
 
 def _losses(counted: Sequence[FailureGroup], summary: Summary) -> list[dict[str, Any]]:
-    """Records by step and source with those ``missing`` now; of a batch on hold those that would
-    be.
+    """Return failed records by step and source, with the number of those ``missing`` now; of a
+    batch on hold, the records that would be missing.
     """
     losses = [{**asdict(row), "missing": row.missing} for row in counted if row.reason is None]
     return losses + [{**row, "missing": row["records"]} for row in summary.preview]
 
 
 def _can(summary: Summary, kept_back: int) -> list[str]:
-    """Of an original that counts: replay, replay kept back, retry (what is quarantined), accept;
-    release of any batch that too many failures put on hold. A replay's records are its original's.
+    """Return the actions that make sense for a batch: for a settled original replay, replay kept
+    back, retry (of quarantined records) and accept; for a batch that too many failures put on hold,
+    release. The records of a replay belong to its original.
     """
     if summary.preview:
         return ["release"]
@@ -162,8 +176,8 @@ def _can(summary: Summary, kept_back: int) -> list[str]:
 
 
 def failed(database: Database, number: int, filters: Mapping[str, Any]) -> RecordsPage:
-    """A page of records that failed in a batch; of a batch on hold, of the sample of those that
-    would.
+    """Return a page of the records that failed in a batch; of a batch on hold, a page of the
+    sampled records that would fail.
     """
 
     def work(connection: Connection) -> list[ListedRecord]:
@@ -177,7 +191,7 @@ def failed(database: Database, number: int, filters: Mapping[str, Any]) -> Recor
 
 
 def replay(database: Database, number: int, request: Selection) -> ReplayPreview:
-    """What a replay of these records of a batch, or of its original, would run."""
+    """Return a preview of a replay of these records of a batch, or of its original."""
 
     def work(connection: Connection) -> ReplayPreview:
         asked = batches.get_batch(connection, number)
@@ -207,7 +221,7 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
 
 
 def _literal(reason: str | None) -> dict[str, str]:
-    """A reason as the pattern that matches it alone."""
+    """Return the filter whose pattern matches only this reason."""
     if reason is None:
         return {}
     for special in ("\\", "%", "_"):

@@ -1,4 +1,4 @@
-"""The graph of a batch: how many rows went along each edge, and where they were lost."""
+"""Graph of a batch: how many rows went along each edge, and where they were lost."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,19 +16,22 @@ def flow(
     dropped: _Rows,
     elsewhere: Mapping[str, int] | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Steps and edges.
+    """Return the steps and edges of a batch's graph.
 
-    ``topology``: the steps as they were declared. ``progress``: the newest run of each. ``losses``:
-    records that failed, by step and source, and of these those ``missing`` still. ``dropped``:
-    rows, by step and reason. ``elsewhere``: the other batch of the family in which a step has run.
+    ``topology``: the steps as they were declared.
+    ``progress``: the newest run of each step.
+    ``losses``: records that failed, by step and source, with the number of those still ``missing``.
+    ``dropped``: rows that were dropped, by step and reason.
+    ``elsewhere``: the other batch of the family in which a step has run.
 
     A step has name, kind, reads, after, state, input, output, failed, duplicates, seconds (None: it
-    has not run), lost (records that failed there), missing (of these, still), dropped and ran_in
-    (another batch of its family, if it has run there alone). An edge goes from a step to one that
-    reads it: ``rows`` that were passed on, ``read``: whether a run that counts has read them,
-    ``lost``: records that failed at its end and whose rows come along it; ``missing``: of these,
-    still. Where several edges lead
-    from one source to a step, on which of them a record was lost is unknown: all have it.
+    has not run), lost (records that failed there), missing (number of those that still are),
+    dropped and ran_in (another batch of its family, if the step has run only there).
+
+    An edge goes from a step to one that reads it. ``rows``: rows that were passed on. ``read``:
+    whether a run that counts has read them. ``lost``: records that failed at the end of the edge
+    and whose rows come along it. ``missing``: number of those that still are. If several edges lead
+    from one source to a step, it is unknown on which of them a record was lost: all have it.
     """
     runs = {run["name"]: run for run in progress}
     sources = _sources(topology)
@@ -85,7 +88,9 @@ def _sum(losses: _Rows, name: str) -> int:
 
 
 def _sources(topology: Sequence[DeclaredStep]) -> dict[str, set[str]]:
-    """The sources that each step reads, be it through others; a source reads itself."""
+    """Return the sources that each step reads, directly or through other steps; a source reads
+    itself.
+    """
     sources: dict[str, set[str]] = {}
     for step in topology:  # inputs come first
         of_inputs = (sources[name] for name in step.reads)

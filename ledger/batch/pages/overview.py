@@ -1,4 +1,4 @@
-"""What the overview, a pipeline's page and a run's page have."""
+"""Content of the overview, of a pipeline's page and of a run's page."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,9 @@ from ledger.store.queries.pages import ListedBatch
 
 @dataclass(frozen=True)
 class PageBatch(ListedBatch):
-    """A batch with its ``state`` in one word. ``committed`` of its ``steps``: while it is open."""
+    """A batch with its ``state`` in one word. ``committed``: number of committed ``steps`` while it
+    is open.
+    """
 
     state: str
     committed: int | None = None
@@ -32,8 +34,11 @@ class LatestBatch:
 
 @dataclass(frozen=True)
 class Overview:
-    """``recent``: the latest batches of all pipelines. ``open``: those under way. ``waiting``:
-    those that wait for a person.
+    """Content of the overview.
+
+    ``recent``: the latest batches of all pipelines.
+    ``open``: the batches that are running.
+    ``waiting``: the batches that wait for a person.
     """
 
     pipelines: list[LatestBatch]
@@ -44,8 +49,11 @@ class Overview:
 
 @dataclass(frozen=True)
 class PipelinePage:
-    """``intervals``: the latest originals that count, by start: not those that were abandoned and
-    whose interval a later one reads. ``recent``: the latest batches.
+    """Content of a pipeline's page.
+
+    ``intervals``: the latest originals, by start, without abandoned ones whose interval a later one
+    reads.
+    ``recent``: the latest batches.
     """
 
     name: str
@@ -54,12 +62,12 @@ class PipelinePage:
 
 
 def pipelines(database: Database) -> list[str]:
-    """All pipelines by name."""
+    """Return all pipelines, sorted by name."""
     return database.transact(names.pipelines)
 
 
 def overview(database: Database, pipelines: Sequence[str]) -> Overview:
-    """How these pipelines are."""
+    """Return the content of the overview of these pipelines."""
 
     def work(connection: Connection) -> Overview:
         latest = pages.latest(connection, pipelines)
@@ -79,7 +87,7 @@ def overview(database: Database, pipelines: Sequence[str]) -> Overview:
 
 
 def pipeline(database: Database, name: str) -> PipelinePage:
-    """The page of a pipeline."""
+    """Return the content of the page of a pipeline."""
 
     def work(connection: Connection) -> PipelinePage:
         originals, recent = pages.originals(connection, name), pages.recent(connection, [name])
@@ -95,7 +103,7 @@ def pipeline(database: Database, name: str) -> PipelinePage:
 
 
 def _that_count(originals: Sequence[PageBatch]) -> Iterator[PageBatch]:
-    """Of ``originals``, latest first, all but abandoned ones whose interval is read later."""
+    """Yield ``originals``, latest first, except abandoned ones whose interval a later one reads."""
     read = set()
     for batch in originals:
         interval = batch.interval_start, batch.interval_end
@@ -105,8 +113,8 @@ def _that_count(originals: Sequence[PageBatch]) -> Iterator[PageBatch]:
 
 
 def of_run(database: Database, dag_id: str, run_id: str) -> list[PageBatch]:
-    """What a run of a DAG has opened, latest first; cleared, it may have reprocessed its interval
-    by another batch.
+    """Return the batches that a run of a DAG has opened, latest first. A run that was cleared may
+    have reprocessed its interval in a second batch.
     """
 
     def work(connection: Connection) -> list[PageBatch]:
@@ -118,15 +126,16 @@ def of_run(database: Database, dag_id: str, run_id: str) -> list[PageBatch]:
 
 
 def page_batches(connection: Connection, numbers: Iterable[int]) -> dict[int, PageBatch]:
-    """Batches by number, newest first."""
+    """Return batches by number, newest first."""
     rows = pages.batches(connection, sorted(numbers))
     return {row.batch_id: PageBatch(**vars(row), state=_state(row)) for row in rows}
 
 
 def _state(row: ListedBatch) -> str:
-    """open, held, abandoned, superseded; of a settled batch failed, quarantined (and not
-    accepted), unpublished, tolerated or complete. What is pending of combines and states is
-    on the batch's own page.
+    """Return the state of a batch in one word: open, held, abandoned or superseded; of a settled
+    batch failed, quarantined (and not accepted), unpublished, tolerated or complete.
+
+    Pending work of combines and states is shown on the batch's own page.
     """
     if row.status != BatchStatus.SETTLED:
         return str(row.status)

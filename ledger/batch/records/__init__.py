@@ -1,1 +1,1 @@
-"""Records that failed: what they contain, what became of them, and how they are forgotten."""
+"""Failed records: their content, their history, and how they are forgotten."""

@@ -1,4 +1,4 @@
-"""Explain a record: what became of it, where it was last seen, what it holds, what to do next."""
+"""Explain a record: its state, where it was last seen, its content, and what to do next."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -26,10 +26,15 @@ NOT_DECIDED = "on hold: not decided"
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that the ledger knows of one record. ``root``: of its last attempt. ``last_seen``: the
-    step that last passed on a row of it, None while nothing is decided. ``content``: JSON of its
-    fields, or raw text. ``accepted_by``: who gave it up, as it stands; ``decisions``: who ever did,
-    and why. ``next``: what to do, with commands."""
+    """All that the ledger knows of one record.
+
+    ``root``: root of its last attempt.
+    ``last_seen``: the step that last passed on a row of it; None while nothing is decided.
+    ``content``: JSON of its fields, or raw text.
+    ``accepted_by``: the person whose acceptance of it stands.
+    ``decisions``: all persons who accepted it, with their reasons.
+    ``next``: what to do, with commands.
+    """
 
     record: int
     root: int
@@ -53,8 +58,8 @@ class Explanation:
 
 
 def explain(database: Database, number: int) -> Explanation:
-    """The record of a root, or of a message; where its content is not kept yet, or may have been
-    read again, it is copied first. Raises InputError if there is none of that id.
+    """Explain the record of a root or a message number. Content that is not kept yet, or may have
+    been read again, is copied first. Raises InputError if there is no record of that number.
     """
     sampled = database.transact(lambda c: holds.record(c, number))
     if sampled is not None and sampled.content is None:
@@ -72,8 +77,8 @@ def explain(database: Database, number: int) -> Explanation:
 
 
 def explained(database: Database, number: int) -> Explanation:
-    """As ``explain``, by what the ledger holds alone: copies nothing, and does not look in the
-    source for the line.
+    """Explain a record as ``explain`` does, only from the ledger: copies no content, and does not
+    look up the record's line in the source.
     """
     record = _failed_record(database, number)
     sampled = database.transact(lambda c: holds.record(c, number))
@@ -97,13 +102,15 @@ def explained(database: Database, number: int) -> Explanation:
 
 
 def _of(row: LastFailure | SampledRecord | EmittedRoot, verdict: str, **others: Any) -> Explanation:
-    """A record by its row, whose columns are called as the fields are, and other fields."""
+    """Return the explanation of a record from its row, whose columns have the names of the fields,
+    and from other fields.
+    """
     ids = {"record": row.message_id, "root": row.root_id}
     return Explanation(**{**_columns(row, Explanation), **ids, "verdict": verdict, **others})
 
 
 def _columns(row: object, fields_of: type[Case | Explanation]) -> dict[str, Any]:
-    """The columns of a row that are called as fields of a class are."""
+    """Return the columns of a row that have the names of a class's fields."""
     names = {each.name for each in fields(fields_of)}
     return {name: value for name, value in vars(row).items() if name in names}
 
@@ -113,7 +120,9 @@ def _failed_record(database: Database, number: int) -> LastFailure | None:
 
 
 def _on_hold(database: Database, sampled: SampledRecord, failed_before: int | None) -> Explanation:
-    """A record that would fail if its batch, which is on hold, were settled as it is."""
+    """Return the explanation of a record that would fail if its batch, which is on hold, were
+    settled.
+    """
 
     def look(connection: Connection) -> tuple[list[DecidedAttempt], str]:
         batch = batches.get_batch(connection, sampled.batch_id)
@@ -131,7 +140,7 @@ def _on_hold(database: Database, sampled: SampledRecord, failed_before: int | No
 
 
 def _without_failure(connection: Connection, number: int) -> Explanation:
-    """A record that never failed: acked, or not decided yet."""
+    """Return the explanation of a record that never failed: acked, or not decided yet."""
     root = records.emitted_root(connection, number)
     batch = batches.get_batch(connection, root.batch_id)
     action = Action(f"nothing: {NOTHING_LEFT[RecordState.ACKED]}")
@@ -144,7 +153,9 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
 
 
 def _last_seen(record: LastFailure) -> tuple[str, str]:
-    """The step that last passed on a row of a record; which row is missing after it, and why."""
+    """Return the step that last passed on a row of a record, and which row is missing after it and
+    why.
+    """
     if record.producers is None:
         # It did not parse, or a replay looked for it in the source.
         what = "could not be read" if record.step == record.source else "failed there"

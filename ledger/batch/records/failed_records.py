@@ -1,5 +1,5 @@
-"""Failed records one by one: those that a selection and conditions on their fields name, and those
-that would fail of batches on hold.
+"""Failed records one by one, chosen by a selection and by conditions on their fields, and the
+records of batches on hold that would fail.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def conditions_of(database: Database, pipeline: str | None, where: str | None) -> list[Comparison]:
-    """The conditions of a text; a redacted key is found as well."""
+    """Return the conditions in a text; a redacted key is found as well."""
     redacting = database.transact(lambda c: redactions.of_pipelines(c, pipeline))
     return conditions.with_pseudonyms(conditions.parse(where), redacting)
 
@@ -30,8 +30,8 @@ def conditions_of(database: Database, pipeline: str | None, where: str | None) -
 def failed_records(
     database: Database, filters: Mapping[str, Any], where: str | None, limit: int
 ) -> tuple[list[FailedMessage], int]:
-    """The first records that are chosen, and how many there are. Raises InputError if there are
-    none, and the ledger knows no such step, field or the like.
+    """Return the first records that are chosen, and the number of all. Raises InputError if there
+    are none, and the ledger knows no such step, field or the like.
     """
     parsed = conditions_of(database, filters["pipeline"], where)
     keep_all(database, filters["pipeline"])
@@ -59,8 +59,8 @@ def read_failed(
     where: str | None,
     read: Callable[[Iterator[FailedMessage]], Result],
 ) -> Result:
-    """What ``read`` returns for all records that are chosen, which are fetched as it takes them.
-    Raises as ``failed_records``.
+    """Call ``read`` with all records that are chosen, which are fetched as it iterates over them,
+    and return its result. Raises the errors of ``failed_records``.
     """
     parsed = conditions_of(database, filters["pipeline"], where)
     keep_all(database, filters["pipeline"])
@@ -75,8 +75,8 @@ def read_failed(
 
 
 def matching_numbers(database: Database, where: str | None, limit: int) -> tuple[list[int], int]:
-    """The first records that ever failed and that a condition names, and how many there are. Raises
-    InputError if there are none.
+    """Return the numbers of the first records that ever failed and that match a condition, and how
+    many match. Raises InputError if none match.
     """
     parsed, anything = conditions_of(database, None, where), {"ever": True}
     keep_all(database, None)
@@ -101,8 +101,8 @@ def matching_numbers(database: Database, where: str | None, limit: int) -> tuple
 def require_fields(
     database: Database, pipeline: str | None, comparisons: Sequence[Comparison]
 ) -> None:
-    """Raise InputError if a condition that fits nothing names a field that no record has that ever
-    failed.
+    """Raise InputError if a condition that matches nothing names a field that no failed record ever
+    had.
     """
     filters = {"pipeline": pipeline, "ever": True}
     database.transact(lambda c: _require_fields(c, filters, comparisons))
@@ -119,7 +119,9 @@ def _require_fields(
 
 
 def _unknown_field(name: str, sources: Sequence[Fields], names: Iterable[str]) -> str:
-    """Which fields there are, and which source has which."""
+    """Return the message about an unknown field in a condition: the fields of each source, and a
+    suggestion.
+    """
     one_pipeline = len({row.pipeline for row in sources}) == 1
     has = "; ".join(
         f"{row.source if one_pipeline else f'{row.source} of {row.pipeline}'} has"

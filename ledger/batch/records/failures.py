@@ -20,8 +20,10 @@ _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 
 
 def failures(database: Database, filters: Mapping[str, Any]) -> list[FailureSummary]:
-    """``filters``: as of ``reports.failures``; left out: any. Raises InputError if there are none,
-    and the ledger knows no such batch, step or the like.
+    """Return failed records by step and reason, and those that would fail of batches on hold.
+
+    ``filters``: as for ``reports.failures``; an omitted one matches any record. Raises InputError
+    if there are none, and the ledger knows no such batch, step or the like.
     """
 
     def look(connection: Connection) -> list[FailureSummary]:
@@ -36,14 +38,14 @@ def failures(database: Database, filters: Mapping[str, Any]) -> list[FailureSumm
 
 
 def cases(database: Database, filters: Mapping[str, Any]) -> list[Case]:
-    """Failed records, and those in quarantine, by cause. ``filters``: as of ``failures``."""
+    """Return failed and quarantined records, by cause. ``filters``: as for ``failures``."""
     return database.transact(
         lambda c: reports.failed_cases(c, filters, Case.of), engine=database.payload_reader
     )
 
 
 def holds_of(database: Database, batch_ids: Sequence[int]) -> list[str]:
-    """Of each of these batches that is on hold: why, and what to do."""
+    """Return for each of these batches that is on hold why, and what to do."""
 
     def look(connection: Connection) -> list[str]:
         numbers = holds.batches_on_hold(connection, batch_ids)

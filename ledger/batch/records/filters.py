@@ -1,5 +1,5 @@
-"""The names by which a person chooses records or batches: one that the ledger does not know is an
-error that names which was meant, instead of an empty answer.
+"""Checks of the names by which a person chooses records or batches: an unknown name raises an error
+with a suggestion, instead of an empty answer.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +16,8 @@ _FEW = 5  # reasons that a message names
 
 def require_names(connection: Connection, filters: Mapping[str, Any]) -> None:
     """Raise InputError if the ledger does not know one of these: pipeline, batch_id, step, source,
-    reason (a SQL pattern), record. None, or left out: any. What else is chosen is not looked at.
+    reason (a SQL pattern), record. A name that is None or omitted matches any. Other filters are
+    not looked at.
     """
     pipeline, batch_id = filters.get("pipeline"), filters.get("batch_id")
     if pipeline is not None:
@@ -44,8 +45,8 @@ def require_pipeline(connection: Connection, name: str) -> None:
 
 
 def require_batch(connection: Connection, batch_id: int, pipeline: str | None = None) -> Batch:
-    """The batch of this number. Raises InputError if there is none, or if it is of another
-    pipeline.
+    """Return the batch of this number. Raises InputError if there is none, or if it belongs to
+    another pipeline.
     """
     batch = batches.get_batch(connection, batch_id)
     if pipeline is not None and batch.pipeline != pipeline:

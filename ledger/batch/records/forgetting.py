@@ -1,9 +1,9 @@
-"""Forget what records contain, for a person who asks for the removal of their data.
+"""Forget the content of records, for a person who asks for the removal of their data.
 
-The ledger holds content of records that failed, and of no others: it is removed there, with every
-text of its family that may quote it, while verdicts, counts and XORs stay. A forgotten record is
-never replayed, and no later copy brings its content back. The files of its batch hold it until
-retention removes them, as they hold records that never failed.
+The ledger holds content only of records that failed. There it is removed, with every text of its
+family that may quote it, while verdicts, counts and XORs stay. A forgotten record is never
+replayed, and no later copy brings its content back. The files of its batch hold the content until
+retention removes them, like that of records that never failed.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ __all__ = ["Holding"]
 
 @dataclass(frozen=True)
 class RecordToForget:
-    """A record that failed once: its number, its state by now, and who has given it up."""
+    """A record that failed once: its number, its state by now, and the person who accepted it."""
 
     record: int
     pipeline: str
@@ -41,8 +41,12 @@ class RecordToForget:
 
 @dataclass(frozen=True)
 class Forgotten:
-    """``records``: whose content is gone. ``holding``: what holds it still. ``collected``: what was
-    removed of their batches, if that was asked for."""
+    """Result of forgetting records.
+
+    ``records``: the records whose content was removed.
+    ``holding``: the batches that still hold it.
+    ``collected``: the files of their batches that were removed, if that was requested.
+    """
 
     records: tuple[RecordToForget, ...]
     holding: tuple[Holding, ...]
@@ -50,7 +54,7 @@ class Forgotten:
 
 
 def named(database: Database, number: int) -> list[RecordToForget]:
-    """The record of this number, or root. Raises InputError if it never failed."""
+    """Return the record of this number, or root. Raises InputError if it never failed."""
     row = database.transact(lambda c: records.failed_record(c, number))
     sampled = database.transact(lambda c: holds.record(c, number))
     if row is None and sampled is not None:
@@ -70,7 +74,9 @@ def _record(row: FailedMessage) -> RecordToForget:
 
 
 def key_values(database: Database, number: int) -> list[tuple[str, str]]:
-    """The columns of a record's key, each with its value, if the ledger has these as they are."""
+    """Return the columns of a record's key, each with its value, if the ledger has these
+    unredacted.
+    """
     (record,) = named(database, number)
     row = database.transact(lambda c: records.failed_record(c, record.record))
     assert row is not None
@@ -81,7 +87,9 @@ def key_values(database: Database, number: int) -> list[tuple[str, str]]:
 def matching(
     database: Database, pipeline: str | None, conditions: Sequence[Comparison]
 ) -> list[RecordToForget]:
-    """The records that ever failed and whose fields fit."""
+    """Return the records that ever failed and whose fields match. Raises NotReadyError if a record
+    that never failed before, and is in the preview of a batch on hold, matches too.
+    """
     keep_all(database, pipeline)
     filters = {"pipeline": pipeline, "ever": True}
 
@@ -97,7 +105,9 @@ def matching(
 
 
 def _undecided(sampled: FailedMessage) -> NotReadyError:
-    """Why a record is not forgotten that the preview of a batch on hold has."""
+    """Return the error for a record that cannot be forgotten because it is in the preview of a
+    batch on hold.
+    """
     return NotReadyError(
         f"record {sampled.message_id} is not decided: batch {sampled.batch_id} is on hold, and"
         " shows its content to decide by. Fix the batch and rerun it, or"
@@ -113,10 +123,10 @@ def forget(
     files: bool = False,
     now: datetime | None = None,
 ) -> Forgotten:
-    """Remove what these records contain. ``files``: and, where nothing needs them, the files of
-    their batches, whatever their pipelines' ``keep``.
+    """Remove the content of these records. ``files``: whether to remove the files of their batches
+    too, if nothing needs them, whatever ``keep`` of their pipelines is.
 
-    Raises NotReadyError if one of them is failed or being replayed: nothing is forgotten then.
+    Raises NotReadyError if one of them is failed or being replayed; then nothing is forgotten.
     """
     numbers = [record.record for record in targets]
 
@@ -146,5 +156,5 @@ def _refuse_undecided(connection: Connection, numbers: Sequence[int]) -> None:
 
 
 def holding(database: Database, numbers: Sequence[int]) -> list[Holding]:
-    """The batches whose files, or whose sinks, may hold these records."""
+    """Return the batches whose files, or whose sinks, may hold these records."""
     return database.transact(lambda c: forgetting.holding(c, numbers))

@@ -1,4 +1,4 @@
-"""Find the files of the storage that have certain values, of records that never failed, too."""
+"""Find the files of the storage that have certain values, also of records that never failed."""
 
 import json
 import re
@@ -21,8 +21,11 @@ _WORD = re.compile(r"\w")
 
 @dataclass(frozen=True)
 class HoldingFile:
-    """A file of a batch that has the values. ``keep_seconds``: of its pipeline; None: it is kept
-    permanently. ``published``: a sink shows rows of the batch, and may have them, too."""
+    """A file of a batch that has the values.
+
+    ``keep_seconds``: ``keep`` of the pipeline; None: its files are kept permanently.
+    ``published``: whether a sink shows rows of the batch, and may have the values too.
+    """
 
     path: str
     batch_id: int
@@ -34,10 +37,11 @@ class HoldingFile:
 def files_with(
     database: Database, pipeline: str | None, values: Sequence[str]
 ) -> tuple[HoldingFile, ...]:
-    """The Parquet files that have each of these values in some column, of those that runs wrote and
-    retention has not removed, of a pipeline or of all. One that cannot be read may have them.
+    """Return the Parquet files that have each of these values in some column. The search covers
+    files that runs wrote and retention has not removed, of one pipeline or of all. A file that
+    cannot be read is returned, as it may have them.
 
-    Raises UnavailableError where the storage is out of reach.
+    Raises UnavailableError if the storage is out of reach.
     """
     runs = database.transact(lambda c: forgetting.run_folders(c, pipeline)) if values else ()
     return tuple(
@@ -79,7 +83,7 @@ def _has(path: str, values: Sequence[str]) -> bool:
 
 
 def texts(value: object) -> Iterator[str]:
-    """The texts of a value, and of its parts."""
+    """Yield the texts of a value, and of its parts."""
     parts = value.values() if isinstance(value, dict) else value
     if isinstance(value, dict | list | tuple):
         for part in parts:  # type: ignore[attr-defined]
@@ -136,9 +140,9 @@ def forms(value: str) -> list[_Form]:
 
 
 def fold(text: str) -> str:
-    """A text as it is compared. Equal for all its cases, also where these differ in length
-    (``Straße`` and ``STRASSE``), with or without the dot of a Turkish i, and for both forms of an
-    accent.
+    """Return a text in the form that is compared. It is the same for all cases, also if these
+    differ in length (``Straße`` and ``STRASSE``), with or without the dot of a Turkish i, and for
+    both forms of an accent.
     """
     cased = normalize("NFD", text).upper().casefold()
     return normalize("NFD", cased).replace("i\u0307", "i")

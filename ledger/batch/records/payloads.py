@@ -1,9 +1,8 @@
-"""What failed records contain: copied from the snapshot of their batch into the ledger, without
+"""Content of failed records: copied from the snapshot of their batch into the ledger, without
 Spark.
 
-The settlement decides where the storage may be out of reach, so the copy follows it, in a process
-that reads the storage: the run, its task ``settle``, or the next ``publish``, ``replay`` or
-``explain``.
+A settlement may not reach the storage, so the copy follows it, in a process that reads the storage:
+the run, its task ``settle``, or the next ``publish``, ``replay`` or ``explain``.
 """
 
 import json
@@ -29,12 +28,12 @@ _log = logging.getLogger(__name__)
 
 
 def keep_payloads(database: Database, batch_id: int) -> int:
-    """Copy the content of the failed records of a batch's family that is not kept yet; of how many.
-    What a replay has read again takes the place of what was read before. Of a batch on hold, the
-    content of the records that its preview has.
+    """Copy the content of the failed records of a batch's family that is not kept yet, and return
+    for how many. Content that a replay has read again replaces the earlier content. For a batch on
+    hold, the content of the records in its preview is copied.
 
     Safe to repeat, and to run twice at once. Raises LostFileError unless the snapshot's files are
-    as they were written, and whatever their storage raises where it is out of reach.
+    as they were written, and the error of the storage if it is out of reach.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
@@ -52,8 +51,9 @@ def keep_payloads(database: Database, batch_id: int) -> int:
 
 
 def try_to_keep(database: Database, batch_id: int) -> None:
-    """As ``keep_payloads``; what goes wrong is logged, and ``pending_follow_up`` has a row: a
-    verdict and what follows it never wait for content."""
+    """Copy content as ``keep_payloads`` does, but log an error instead of raising it; the view
+    ``pending_follow_up`` then has a row. A verdict and its follow-ups never wait for content.
+    """
     try:
         keep_payloads(database, batch_id)
     except Exception as exc:
@@ -66,7 +66,7 @@ def try_to_keep(database: Database, batch_id: int) -> None:
 
 
 def keep_all(database: Database, pipeline: str | None) -> None:
-    """``try_to_keep`` for every batch that misses content."""
+    """Call ``try_to_keep`` for every batch without the content of some failed records."""
     for batch_id in database.transact(lambda c: payloads.missing_batches(c, pipeline)):
         try_to_keep(database, batch_id)
 
@@ -74,9 +74,9 @@ def keep_all(database: Database, pipeline: str | None) -> None:
 def failed_keys(
     database: Database, original_id: int, source: str, names: Sequence[str]
 ) -> list[tuple[int, list[str | None], bool]]:
-    """The messages of an original's source: the message, the values of these columns as text, null
-    where they are not known, and whether it parsed. From its snapshot if the ledger has a mask or a
-    pseudonym for one of them, whatever the pipeline redacts by now.
+    """Return the messages of an original's source: the message, the values of these columns as
+    text, null if they are not known, and whether it parsed. They come from the snapshot if the
+    ledger has a mask or a pseudonym for one of them, whatever the pipeline redacts by now.
     """
     rows = database.transact(lambda c: payloads.failed_keys(c, original_id, source, names))
     if not any(is_masked(value) for _, key, _ in rows for value in key):
@@ -97,7 +97,7 @@ def _keyed(payload: "Payload", names: Sequence[str]) -> tuple[int, list[str | No
 def _read(
     database: Database, batch: Batch, emitted: EmittedRecords, redact: Redaction
 ) -> Iterator["Payload"]:
-    """What records of a batch's emit contain, from its snapshot."""
+    """Yield the content of the records of a batch's emit, from its snapshot."""
     # Its libraries take longer to load than most commands take.
     from ledger.batch.records import snapshots
 

@@ -46,8 +46,10 @@ def rows_of(
     root: int,
     shows: Callable[[str], bool],
 ) -> Iterator[Row]:
-    """The rows of a root in one file. Of what does not hold it only the ledger's columns are
-    read. ``shows``: whether the values of a column are not masked.
+    """Yield the rows of a root in one file. Of a row group without a row of the root only the
+    ledger's columns are read.
+
+    ``shows``: returns whether the values of a column are shown without a mask.
     """
     own = [name for name in _STORED if name in stored.schema_arrow.names]
     start = 0
@@ -70,8 +72,8 @@ def rows_of(
 def _described(
     rows: pa.Table, shows: Callable[[str], bool]
 ) -> Iterator[tuple[str | None, str | None, str | None, bool]]:
-    """Of each row its reason of failing, that of being dropped, its content, and whether it is
-    taken over. A mark that a stage returns beside its output has no content.
+    """Yield for each row its reason of failing, its reason of being dropped, its content, and
+    whether it is taken over. A mark that a stage returns beside its output has no content.
     """
     columns = [name for name in rows.column_names if not is_own(name)]
     failed, dropped, carried = (

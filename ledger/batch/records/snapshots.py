@@ -52,7 +52,7 @@ def payloads(
     source: DeclaredStep,
     redact: Redaction,
 ) -> Iterator[Payload]:
-    """Records of one emit, in order."""
+    """Yield records of one emit, in order."""
     positions = np.asarray(emitted.roots, np.int64) - emitted.first_root
     whole = all(_located(file.path) for file in files)
     numbers = _Numbers() if whole else None
@@ -72,7 +72,9 @@ def payloads(
 
 
 def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
-    """The rows of a file at these positions, in order, of those row groups alone that hold one."""
+    """Return the rows of a file at these positions, in order. Only row groups with one of them are
+    read.
+    """
     start, tables = 0, []
     for group in range(stored.metadata.num_row_groups):
         rows = stored.metadata.row_group(group).num_rows
@@ -86,7 +88,9 @@ def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
 def read_rows(
     rows: pa.Table, source: DeclaredStep, redact: Redaction
 ) -> Iterator[tuple[str | None, str, bool, str | None]]:
-    """Of each row key, content, whether that is the whole JSON of its fields, and file."""
+    """Yield for each row its key, its content, whether that is the whole JSON of its fields, and
+    its file.
+    """
     columns = [name for name in rows.column_names if not is_own(name)]
     names = [name for name in source.key or () if name in columns]
     keys = json_rows(rows, names) if names else [None] * len(rows)
@@ -108,7 +112,9 @@ def read_rows(
 
 
 def _ordered(order: str | None, columns: list[str]) -> list[str]:
-    """The columns of a record's raw text: those of its file, where that is read by name."""
+    """Return the columns of a record's raw text: those of its file, if its columns are read by
+    name.
+    """
     return columns if order is None else order.split(BETWEEN)
 
 
@@ -117,8 +123,9 @@ def _values(rows: pa.Table, name: str) -> list[Any]:
 
 
 def json_rows(rows: pa.Table, names: Sequence[str], masked: Collection[str] = ()) -> list[str]:
-    """Each row as a JSON object, with a mask for each value of the columns ``masked``. Column by
-    column, each value of a column once: 5 times as fast as by row."""
+    """Return each row as a JSON object, with a mask for each value of the columns ``masked``. Works
+    column by column, and converts each value of a column once: 5 times as fast as by row.
+    """
     parts: list[Any] = []
     for number, name in enumerate(names):
         comma = "{" if number == 0 else ", "
@@ -130,7 +137,9 @@ def json_rows(rows: pa.Table, names: Sequence[str], masked: Collection[str] = ()
 
 
 def _masked(column: pa.Array) -> pa.Array:
-    """What stands for values that are not to be seen; that one is missing is to be."""
+    """Return a column with a mask for each value and null for each missing one: that a value is
+    missing may be seen.
+    """
     return pc.if_else(column.is_valid(), _scalar(f'"{MASK}"'), _scalar("null"))
 
 
@@ -161,8 +170,9 @@ def _scalar(text: str) -> pa.Scalar:
 
 
 def _python(column: pa.Array) -> list[Any]:
-    """The values of a column; as texts where Python has no date or time so early or late, and as
-    bytes where a text is not UTF-8."""
+    """Return the values of a column, as texts if Python has no date or time so early or late, and
+    as bytes if a text is not UTF-8.
+    """
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):
@@ -171,7 +181,7 @@ def _python(column: pa.Array) -> list[Any]:
 
 
 def _local(kind: pa.DataType, _where: str) -> pa.DataType:
-    """Instants without their time zone: UTC."""
+    """Return instants without their time zone: UTC."""
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 
@@ -182,8 +192,9 @@ def _textual(kind: pa.DataType, _where: str) -> pa.DataType:
 
 
 def _located(path: str) -> bool:
-    """Whether every record of a snapshot's file has the file that it was read from, and none is set
-    apart."""
+    """Return whether every record of a snapshot's file has the file that it was read from, and no
+    record is set apart.
+    """
     if "_untracked=" in path:
         return False
     with parquet.stored_file(path) as stored:
@@ -193,17 +204,17 @@ def _located(path: str) -> bool:
 
 
 class _Numbers:
-    """Which record of its source file each record is.
+    """Numbers of records within their source files.
 
-    The parts of a file are read in order, and tasks write in order, so the records of a file lie in
-    the snapshot as in the file. Not so where records were moved: beside untracked ones.
+    The parts of a file are read in order, and tasks write in order, so a snapshot has the records
+    of a file in the order of the file. This is not so if records were moved, beside untracked ones.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def of(self, stored: pq.ParquetFile, local: Any) -> Sequence[int | None]:
-        """The numbers, from 1, of the rows at these positions; files are asked for in order."""
+        """Return the numbers, from 1, of the rows at these positions. Files come in order."""
         column = parquet.read(stored, [FILE]).column(0).combine_chunks().dictionary_encode()
         codes = np.from_dlpack(column.indices)
         counts = np.bincount(codes, minlength=len(column.dictionary))
@@ -218,7 +229,7 @@ class _Numbers:
 
 
 def raw_text(raw: bytes | None) -> str:
-    """Raw bytes as text; base64 where they are none that PostgreSQL takes."""
+    """Return raw bytes as text; base64 if PostgreSQL does not accept them as text."""
     data = raw or b""
     try:
         text = data.decode()
@@ -228,7 +239,7 @@ def raw_text(raw: bytes | None) -> str:
 
 
 def shortened(content: str) -> str:
-    """Content as it is kept and shown: cut, and saying so, where it is very long."""
+    """Return content as it is kept and shown: very long content is cut, and says so."""
     if len(content) <= MOST_CHARACTERS:
         return content
     return f"{content[:MOST_CHARACTERS]} (cut: it has {len(content):,} characters)"
@@ -237,7 +248,9 @@ def shortened(content: str) -> str:
 def _raw_key(
     raw: bytes, columns: list[str], names: Sequence[str], layout: Mapping[str, Any]
 ) -> dict[str, str | None]:
-    """The key of a record that did not parse, where its text lets it be read; else nulls."""
+    """Return the key of a record that did not parse, as far as it can be read from its text;
+    otherwise nulls.
+    """
     text = raw.decode(errors="replace")
     try:
         if layout.get("format") == "csv":
@@ -250,7 +263,7 @@ def _raw_key(
 
 
 def _legible(value: Any) -> str | None:
-    """A value as the text of a key; null where it is none that can be compared."""
+    """Return a value as the text of a key; null if its text cannot be compared with others."""
     text = str(value).lower() if isinstance(value, bool) else value
     if not isinstance(text, str) or _ILLEGIBLE.search(text):
         return None
@@ -277,7 +290,7 @@ def _finite(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value that JSON has no form for, as Spark casts it to a string; times are UTC."""
+    """Return a value that JSON has no form for, as Spark casts it to a string; times are UTC."""
     if isinstance(value, bytes):
         return raw_text(value)
     if isinstance(value, datetime):

@@ -28,7 +28,7 @@ _TAKEN_OVER = "taken over from an earlier attempt"
 
 
 class Fate(StrEnum):
-    """What became of a row at a step that reads it."""
+    """Fate of a row at a step that reads it."""
 
     PASSED_ON = "passed on"  # to the steps that read this one
     ACKED = "acked"  # no row is expected: a sink has it, or reading it was enough
@@ -42,9 +42,11 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Branch:
-    """A row of a step, or what there is instead of one. ``reason``: what is known beyond its fate.
-    ``content``: JSON of its fields, or raw text. ``repeated``: it came out of several rows, and its
-    branches are shown at the first of them.
+    """A row of a step, or its fate if there is no row.
+
+    ``reason``: what is known beyond its fate.
+    ``content``: JSON of its fields, or raw text.
+    ``repeated``: whether it came out of several rows; its branches are shown at the first of them.
     """
 
     step: str
@@ -57,8 +59,11 @@ class Branch:
 
 @dataclass(frozen=True)
 class TracedAttempt:
-    """One attempt of a record: the number ``attempt`` of ``attempts``. ``failed_at``, ``reason``:
-    where and why the ledger failed it, if it did. ``verdict``: on the record by now.
+    """One attempt of a record.
+
+    ``attempt``, ``attempts``: its number, and the number of all attempts.
+    ``failed_at``, ``reason``: where and why the ledger failed it, if it did.
+    ``verdict``: the verdict on the record by now.
     """
 
     record: int
@@ -80,11 +85,13 @@ class Trace(TracedAttempt):
 
 
 def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
-    """The rows of a record, which is named by its number or by the root of an attempt.
+    """Return the rows of a record, which is identified by its number or by the root of an attempt.
 
-    ``attempt``: which of its decided attempts, from 1; None: that of the root, or the last one.
-    Raises InputError if there is no such record or attempt, or retention has removed its files, and
-    LostFileError if the files of its source are not as they were.
+    ``attempt``: which of its decided attempts, from 1; None: the attempt of the root, or the last
+    one.
+
+    Raises InputError if there is no such record or attempt, or if retention has removed its files,
+    and LostFileError if the files of its source are not as they were.
     """
     subject = database.transact(lambda c: _attempt(c, number, attempt))
     batch, steps = database.transact(lambda c: _batch(c, subject.batch_id))
@@ -137,8 +144,11 @@ def _attempt(connection: Connection, number: int, attempt: int | None) -> Traced
 
 @dataclass(frozen=True)
 class _Step:
-    """A step of the batch up to its settlement, and what its committed run wrote; None: it has
-    none. ``publication``: of a sink, how far it is. ``roots``: of a source.
+    """A step of the batch up to its settlement, with the files of its committed run; None: it has
+    no committed run.
+
+    ``publication``: state of a sink's publication.
+    ``roots``: roots of a source.
     """
 
     declared: DeclaredStep
@@ -171,7 +181,7 @@ def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
 
 
 class _Tree:
-    """The rows of one attempt, and which came of which."""
+    """The tree of rows of one attempt."""
 
     def __init__(
         self, batch: Batch, steps: Sequence[_Step], attempt: TracedAttempt, redact: Redaction
@@ -184,7 +194,7 @@ class _Tree:
         self._is_carried = False
 
     def record(self) -> Branch:
-        """The record itself, with all that came of it."""
+        """Return the record itself, with all that came of it."""
         root = self._attempt.root
         source = next((step for step in self._steps if root in step.roots), None)
         if source is None or not source.files:
@@ -216,13 +226,17 @@ class _Tree:
         return Branch(source.name, Fate.PASSED_ON, None, content, branches=branches)
 
     def _shows(self, name: str) -> bool:
-        """Whether the values of a stage's column are shown. Where the pipeline redacts only those
-        that the record had when it was read: a stage may have renamed a column."""
+        """Return whether the values of a stage's column are shown. If the pipeline redacts, only
+        columns that the record had when it was read are shown, because a stage may have renamed a
+        column.
+        """
         redacted = self._redact.columns
         return not redacted or name.lower() in self._columns - redacted
 
     def _branches(self, name: str, position: int) -> tuple[Branch, ...]:
-        """What became of a row at each step that reads it."""
+        """Return the branches of a row: its fate at each step that reads it, with the rows that
+        came of it.
+        """
         branches: list[Branch] = []
         for step in self._steps:
             if name in step.declared.reads:
@@ -266,7 +280,7 @@ class _Tree:
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
 
     def _branch(self, step: _Step, row: Row) -> Branch:
-        """A row, and what came of it."""
+        """Return the branch of a row, with all that came of it."""
         if row.failed is not None:
             return Branch(step.name, Fate.FAILED, row.failed, row.content)
         if row.dropped is not None:  # an explicit ack has no reason
@@ -280,7 +294,9 @@ class _Tree:
         return Branch(step.name, Fate.PASSED_ON, reason, row.content, branches=branches)
 
     def _of(self, step: _Step) -> "_Rows | Branch":
-        """The record's rows in a stage's output, read once; or why there are none to read."""
+        """Return the record's rows in a stage's output, which is read once; or why there are none
+        to read.
+        """
         if step.name not in self._rows:
             assert step.files is not None
             self._rows[step.name] = _read(step, step.files, self._attempt.root, self._shows)
@@ -289,9 +305,11 @@ class _Tree:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A record's rows of one step, by the rows that they come from. ``carries``: in a replay by
-    unit the step took over, for records that did not fail there, what an earlier attempt had passed
-    on; ``taken_over``: of this record.
+    """A record's rows of one step, by the rows that they come from.
+
+    ``carries``: whether the step, in a replay by unit, took over rows that an earlier attempt had
+    passed on, for records that did not fail there.
+    ``taken_over``: the rows of this record that it took over.
     """
 
     of: Mapping[tuple[str, int], Sequence[Row]]

@@ -1,1 +1,1 @@
-"""What keeps an installation in order: the sweeper, retention, checks."""
+"""Upkeep of an installation: the sweeper, retention, checks."""

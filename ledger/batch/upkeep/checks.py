@@ -1,7 +1,7 @@
-"""What a run needs, looked at before a batch is opened: nothing is claimed, no source or sink is
-written.
+"""Checks of the requirements of a run, before a batch is opened: they claim nothing, and write to
+no source or sink.
 
-The folder of the storage is made, and the embedded server started and migrated, if need be.
+They make the folder of the storage, and start and migrate the embedded server, if need be.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. ``message``: what was found, or what is wrong and what to
-    do. ``hint``: it was not checked, or may be wrong for some batches; the message says why.
+    """Result of one check.
+
+    ``message``: what was found, or what is wrong and what to do.
+    ``hint``: whether the subject was not checked, or may be wrong for some batches; the message
+    says why.
     """
 
     subject: str
@@ -47,7 +50,7 @@ class Finding:
         return self.error is None
 
     def as_row(self) -> dict[str, Any]:
-        """The finding as it is printed. ``ok``: None for a hint."""
+        """Return the finding as it is printed. ``ok``: None for a hint."""
         ok = None if self.hint else self.ok
         return {"check": self.subject, "ok": ok, "message": self.message}
 
@@ -60,8 +63,10 @@ def examine(
     *,
     java: bool = True,
 ) -> list[Finding]:
-    """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path
-    needs none. ``remote``: the Spark Connect server it runs on; without one ``java``: whether its
+    """Check everything that a run of ``pipeline`` needs.
+
+    ``interval``: None: only those files are checked whose path needs no interval.
+    ``remote``: the Spark Connect server on which the steps run; without one, ``java`` is whether
     drivers start with the Java of this machine.
     """
     return [
@@ -85,8 +90,8 @@ def surroundings(
     *,
     java: bool = True,
 ) -> list[Finding]:
-    """What a replay needs, too: Java or a server that has it, storage, references and sinks. Its
-    database is connected already.
+    """Check what runs and replays need beside the database, which is connected already: Java or a
+    server that has it, storage, references and sinks.
     """
     return [
         *spark(remote, java),
@@ -103,7 +108,7 @@ def surroundings(
 
 
 def spark(remote: str | None, java: bool = True) -> list[Finding]:
-    """The server that steps run on, or the Java of this machine."""
+    """Check the server that steps run on, or the Java of this machine."""
     if remote is not None:
         return [finding("spark", partial(require_server, remote))]
     return [finding("java", require_java)] if java else []
@@ -119,7 +124,9 @@ def before_run(
     remote: str | None = None,
     java: bool = True,
 ) -> None:
-    """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads."""
+    """Check what a run needs, and raise an error unless it is all right. A run whose batch is
+    already open, and has claimed what it reads, is not checked.
+    """
     if not _is_open(_batch_of_run(database, pipeline, key)):
         require(examine(settings, pipeline, interval, remote, java=java))
 
@@ -133,7 +140,9 @@ def before_replay(
     *,
     java: bool = True,
 ) -> None:
-    """Raise what is wrong, unless the replays of all these runs are open, or decided, already."""
+    """Check what these replays need, and raise an error unless it is all right. Nothing is checked
+    if all of them are already open or decided.
+    """
     if not all(_is_open(_batch_of_run(database, pipeline, key)) for key in keys):
         require(surroundings(settings, pipeline, None, remote, java=java))
 
@@ -143,12 +152,12 @@ def _batch_of_run(database: Database, pipeline: Pipeline, key: RunKey) -> Batch 
 
 
 def _is_open(batch: Batch | None) -> bool:
-    """Whether a run has its batch, which claims nothing more."""
+    """Return whether a run has its batch, so that it claims nothing more."""
     return batch is not None and batch.status is not BatchStatus.ABANDONED
 
 
 def require(findings: Sequence[Finding]) -> None:
-    """Raise what is wrong, all of it in one error of the kind of the first."""
+    """Raise one error with all findings that are not all right, of the kind of the first."""
     wrong = [failure for failure in findings if failure.error is not None]
     if not wrong:
         return
@@ -160,7 +169,9 @@ def require(findings: Sequence[Finding]) -> None:
 
 
 def finding(subject: str, look: Callable[[], str]) -> Finding:
-    """What ``look`` returns for its subject, or what it raises."""
+    """Call ``look``, and return a finding on the subject with the text that it returns, or the
+    error that it raises.
+    """
     try:
         return Finding(subject, look())
     except LedgerError as exc:
@@ -172,7 +183,9 @@ def finding(subject: str, look: Callable[[], str]) -> Finding:
 
 
 def at_revision(settings: Settings) -> str:
-    """Where the ledger is, and how far its schema. Raises what ``connect`` does."""
+    """Return the address of the ledger and the revision of its schema. Raises the errors of
+    ``connect``.
+    """
     database = connect(settings)
     try:
         return f"{database.shown} at revision {database.revision()}"
@@ -181,7 +194,7 @@ def at_revision(settings: Settings) -> str:
 
 
 def references_of(pipeline: Pipeline) -> dict[str, Reference]:
-    """The references that a step of the pipeline names."""
+    """Return the references that a step of the pipeline names."""
     references: dict[str, Reference] = {}
     for step in (*pipeline.steps(), *pipeline.followers()):
         references |= pipeline.references(step)
@@ -196,7 +209,8 @@ def look_at_sink(
     *,
     by_row: bool = True,
 ) -> str:
-    """Return what was found where a sink writes. Raises what a run would.
+    """Check the place where a sink writes, and return what was found. Raises the errors that a run
+    would raise.
 
     ``schema``: the columns that the sink is given; None: those that are declared, if any are.
     ``by_row``: see ``Publisher.check``.
@@ -207,6 +221,6 @@ def look_at_sink(
 
 
 def _written(pipeline: Pipeline, step: SinkStep) -> Any:
-    """The columns that a sink is given, where a declaration has them; None otherwise."""
+    """Return the columns that a sink is given, if a declaration has them; None otherwise."""
     columns = pipeline.step(step.reads).columns
     return None if columns is None else ddl.arrow_schema(columns)

@@ -1,4 +1,4 @@
-"""Whether ackledger can run on this machine, whatever the pipeline."""
+"""Checks of an installation: whether ackledger can run on this machine, whatever the pipeline."""
 
 import platform
 import shutil
@@ -27,8 +27,9 @@ _DISTRIBUTIONS = ("pyspark", "pyspark-client", "apache-airflow")
 
 
 def examine_installation(settings: Settings, remote: str | None = None) -> list[Finding]:
-    """All that does not depend on a pipeline. ``remote``: a Spark Connect server, instead of the
-    Java and the spark-submit of this machine.
+    """Check everything that does not depend on a pipeline.
+
+    ``remote``: a Spark Connect server, instead of the Java and the spark-submit of this machine.
     """
     by_airflow = remote is None and _installed("apache-airflow") is not None
     # Before the storage, which may be in the home of the embedded server: that has to let it in.
@@ -44,7 +45,7 @@ def examine_installation(settings: Settings, remote: str | None = None) -> list[
 
 
 def _in_ledger(settings: Settings) -> list[Finding]:
-    """What is read from the database itself."""
+    """Check the roles, the clock, the sweeper and the batches in the database."""
     database = connect(settings)
     try:
         return [
@@ -58,7 +59,9 @@ def _in_ledger(settings: Settings) -> list[Finding]:
 
 
 def _versions() -> str:
-    """What is installed. Raises ConfigurationError where two distributions share files."""
+    """Return the installed versions. Raises ConfigurationError without PySpark, or if two
+    distributions share files.
+    """
     versions = {name: _installed(name) for name in _DISTRIBUTIONS}
     spark_, client = versions["pyspark"], versions["pyspark-client"]
     if spark_ is None:
@@ -97,7 +100,9 @@ def _spark_submit() -> str:
 
 
 def _roles(database: Database) -> str:
-    """Which roles the ledger's user has. Raises ConfigurationError for one that a run needs."""
+    """Return the roles that the ledger's user has, and those that it lacks. Raises
+    ConfigurationError if it lacks one that a run needs.
+    """
     held = database.transact(lambda c: health.roles_held(c, list(_ROLES)), engine=database.plain)
     missing = [role for role in (WRITER, READER) if role not in held]
     if missing:
@@ -119,7 +124,10 @@ _ROLES = {
 
 
 def _clock(database: Database) -> str:
-    """How far this machine's clock is from the database's, which alone decides."""
+    """Return how far this machine's clock is from the database's, in words. Raises
+    ConfigurationError if they differ by more than ``MOST_SKEW``, since leases go by the database's
+    clock.
+    """
     before = datetime.now(UTC)
     theirs = database.transact(health.last_sweep, engine=database.reader).now
     after = datetime.now(UTC)
@@ -135,7 +143,9 @@ def _clock(database: Database) -> str:
 
 
 def _sweeper(database: Database) -> str:
-    """When the sweeper last ran. Raises ConfigurationError if a batch has been waiting for it."""
+    """Return when the sweeper last ran. Raises ConfigurationError if a batch has been waiting for
+    it.
+    """
     row = database.transact(health.last_sweep, engine=database.reader)
     ago = "it never ran" if row.swept_at is None else f"it ran {_ago(row.now - row.swept_at)}"
     waited = row.opened_at is not None and row.now - row.opened_at > SWEPT_EVERY
@@ -149,8 +159,9 @@ def _sweeper(database: Database) -> str:
 
 
 def _batches(database: Database) -> str:
-    """That no batch waits for a machine with its storage. Raises ConfigurationError for those that
-    have waited for an hour."""
+    """Return that no batch waits for a machine that can read its storage. Raises ConfigurationError
+    for batches that have waited for an hour.
+    """
 
     def waiting(connection: Connection) -> list[int]:
         numbers = health.open_for(connection, SWEPT_EVERY, MOST_OPEN)

@@ -1,4 +1,6 @@
-"""After the ledger was restored from a backup: numbers that it gave since are not given again."""
+"""Restore of the ledger from a backup: numbers that it gave out after the backup are not given
+again.
+"""
 
 from dataclasses import dataclass, field
 
@@ -18,8 +20,10 @@ RECORDS = 1_000_000_000_000
 
 @dataclass(frozen=True)
 class Restored:
-    """Where the numbers go on. ``newest_batch``: the greatest that the ledger has; None: none.
-    ``open_batches``: what it has not decided, of which sinks may have more than it knows.
+    """The numbers that come next after a restore.
+
+    ``newest_batch``: the greatest number of a batch in the ledger; None: it has no batch.
+    ``open_batches``: undecided batches, of which sinks may have more than the ledger knows.
     """
 
     newest_batch: int | None
@@ -32,8 +36,11 @@ class Restored:
 
 def restored(database: Database) -> Restored:
     """Move the numbers of batches, runs, attempts and records on, past all that the ledger may have
-    given after the backup. Safe to repeat: each call moves them on once more, since a second
-    restore of the same backup looks like the first."""
+    given out after the backup.
+
+    Safe to repeat: each call moves them on once more, because a second restore of the same backup
+    looks like the first.
+    """
 
     def work(connection: Connection) -> Restored:
         newest = numbering.newest_batch(connection)

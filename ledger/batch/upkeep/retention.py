@@ -48,11 +48,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GcOptions:
-    """``pipeline``: only this one. ``families``: only those of these originals. ``keep_seconds``:
-    instead of the pipelines' own ``keep``, of those too that keep their files permanently.
-    ``dry_run``: only report what would be removed. ``most``: how many families expire at most; the
-    next call goes on. ``looks``: how many are looked at at most, from a random one on, so that each
-    has its turn.
+    """Options of ``gc_once``.
+
+    ``pipeline``: only this pipeline.
+    ``families``: only the families of these originals.
+    ``keep_seconds``: replaces ``keep`` of each pipeline, also of those that keep their files
+    permanently.
+    ``dry_run``: only report what would be removed.
+    ``most``: the greatest number of families to expire; the next call goes on.
+    ``looks``: the greatest number of families to look at, from a random one on, so that each has
+    its turn.
     """
 
     pipeline: str | None = None
@@ -64,16 +69,19 @@ class GcOptions:
 
     @property
     def scope(self) -> tuple[str | None, tuple[int, ...] | None, float | None]:
-        """Pipeline, families and time, as queries take them."""
+        """Pipeline, families and time, as arguments of queries."""
         return self.pipeline, self.families, self.keep_seconds
 
 
 @dataclass(frozen=True)
 class Collected:
-    """``expired``: the originals of families that have expired now. ``removed``: files and bytes by
-    kind, of those and of what remained of earlier ones. ``needed``: old families that something
-    still needs. ``errors``: what kept a batch's files from being removed, by batch: the next one
-    tries again. ``dry_run``: nothing was changed.
+    """Result of ``gc_once``.
+
+    ``expired``: the originals of families that expired in this call.
+    ``removed``: files and bytes by kind, including the rest of families that expired earlier.
+    ``needed``: old families that something still needs.
+    ``errors``: why a batch's files could not be removed, by batch; the next call tries again.
+    ``dry_run``: whether nothing was changed.
     """
 
     dry_run: bool
@@ -84,7 +92,7 @@ class Collected:
 
     @property
     def total(self) -> Size:
-        """Of all kinds."""
+        """Files and bytes of all kinds."""
         return sum(self.removed.values(), Size())
 
 
@@ -95,8 +103,10 @@ def gc_once(
     now: datetime | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Collected:
-    """Remove what nothing needs any more at ``now`` (default: the database's clock). Any number may
-    run at once. ``on_progress``: called with what is being done, how many are done, of how many.
+    """Remove what nothing needs any more at ``now`` (default: the database's clock). Any number of
+    calls may run at once.
+
+    ``on_progress``: called with the current work, the number of things done, and the number of all.
     """
     rules = options or GcOptions()
     instant = now or database.transact(batches.database_now)
@@ -127,8 +137,8 @@ def _looked_at(
     instant: datetime,
     report: Callable[[str, int, int], None],
 ) -> tuple[list[int], list[NeededFamily]]:
-    """Of the families that are old enough those that nothing needs, up to ``most``, and the others
-    that were looked at.
+    """Look at families that are old enough. Return those that nothing needs, up to ``most``, and
+    those that something needs.
     """
     free: list[int] = []
     needs: list[NeededFamily] = []
@@ -156,7 +166,7 @@ def _expire_all(
     instant: datetime,
     report: Callable[[str, int, int], None],
 ) -> list[int]:
-    """Mark families as expired; those that nothing needs still."""
+    """Mark families as expired, and return those that nothing still needed."""
     done = []
     for number, family_id in enumerate(families):
         report("expiring batches", number, len(families))
@@ -168,8 +178,9 @@ def _expire_all(
 
 
 def _expire(connection: Connection, family_id: int, keep: float | None, instant: datetime) -> bool:
-    """Mark one family as expired, if nothing needs its files under the locks of those who might
-    want them; whether it is. One that another process holds waits for the next call.
+    """Mark one family as expired if nothing needs its files, under the locks of processes that
+    might want them, and return whether it is. A family that another process has locked waits for
+    the next call.
     """
     pipeline = batches.get_batch(connection, family_id).pipeline
     pipelines.lock(connection, pipeline)
@@ -183,9 +194,7 @@ def _expire(connection: Connection, family_id: int, keep: float | None, instant:
 
 
 class _Removal:
-    """What is removed, or, of a dry run, would be. What goes wrong with one batch keeps no other
-    waiting.
-    """
+    """Removal of files, or a dry run of it. An error with one batch does not stop the others."""
 
     def __init__(self, database: Database, dry_run: bool):
         self._database, self._dry_run = database, dry_run
@@ -208,8 +217,8 @@ class _Removal:
             self._database.transact(lambda c: runs.set_files_removed(c, done))
 
     def remove_root_files(self, rows: Sequence[RunWithRootFiles]) -> None:
-        """Remove the root files that a settlement left: of another machine, or of a process that
-        died. They lie where the other files of the pipeline do.
+        """Remove the root files that a settlement left on another machine, or that a process left
+        when it died. They are in the folder of the pipeline's other files.
         """
         done = []
         for run in rows:
@@ -225,8 +234,8 @@ class _Removal:
             note_removed(self._database, done)
 
     def _remove(self, run: RunWithFiles, *, expired: bool) -> bool:
-        """Remove what a run wrote, unless readers of a table read it there; whether nothing remains
-        to be removed. ``expired``: with what was staged beside it since.
+        """Remove the files of a run, unless readers of a table read them there, and return whether
+        nothing remains to be removed. ``expired``: also what was staged beside them since.
         """
         if run.folder is None or run.left_to_table:
             return True
@@ -254,7 +263,9 @@ class _Removal:
 
 
 def _note(connection: Connection, run_ids: Sequence[int], batch_id: int, whole: bool) -> None:
-    """The files of these runs of a batch are gone; ``whole``: all of it."""
+    """Note that the files of these runs of a batch are gone. ``whole``: whether all files of the
+    batch are.
+    """
     runs.set_files_removed(connection, run_ids)
     if whole:
         retention.set_removed(connection, batch_id)

@@ -1,4 +1,6 @@
-"""The sweeper: decides what can be decided, fails what expired, and removes decided partitions."""
+"""The sweeper: decides batches that can be decided, fails expired ones, and removes decided
+partitions.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -22,8 +24,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OverdueFollowUp:
-    """A settled batch of which something is overdue, with its DAG. ``target``: MODULE:PIPELINE, if
-    the ledger knows it."""
+    """A settled batch with an overdue follow-up, and its DAG. ``target``: MODULE:PIPELINE, if the
+    ledger knows it.
+    """
 
     batch_id: int
     dag_id: str
@@ -32,8 +35,14 @@ class OverdueFollowUp:
 
 @dataclass(frozen=True)
 class Swept:
-    """``settlements``: of each open batch looked at. ``dropped``: partitions removed. ``errors``:
-    what kept a batch from being settled, by batch; the others were looked at all the same."""
+    """Result of a sweep.
+
+    ``settlements``: the settlement of each open batch that was looked at.
+    ``dropped``: the batches whose partition was dropped.
+    ``replays``: automatic replays that are due.
+    ``overdue``: batches with an overdue follow-up.
+    ``errors``: why a batch could not be settled, by batch; the other batches were still looked at.
+    """
 
     settlements: tuple[Settlement, ...]
     dropped: tuple[int, ...]
@@ -45,7 +54,8 @@ class Swept:
 def sweep_once(
     database: Database, *, now: datetime | None = None, vacuum_after_seconds: float = 600
 ) -> Swept:
-    """One sweep at ``now`` (default: the database's clock). Any number may run at once.
+    """Sweep once, at ``now`` (default: the database's clock). Any number of sweeps may run at once.
+
     ``vacuum_after_seconds``: how long a table is skipped after it was vacuumed.
     """
     settled, errors = _settle_all(database, now)
@@ -69,8 +79,8 @@ def sweep_once(
 def _settle_all(
     database: Database, now: datetime | None
 ) -> tuple[list[Settlement], dict[int, str]]:
-    """Settle every open batch that can be decided; an error of one is no reason to skip the
-    rest.
+    """Settle every open batch that can be decided. An error with one batch does not stop the
+    others.
     """
     settled, errors = [], {}
     for batch_id in database.transact(batches.open_batches):
@@ -85,14 +95,14 @@ def _settle_all(
 
 
 def _overdue(connection: Connection, numbers: list[int]) -> list[OverdueFollowUp]:
-    """With what starts a run of each batch."""
+    """Return the overdue batches of these numbers, each with the DAG and target that run it."""
     rows = [batches.get_batch(connection, number) for number in numbers]
     return [OverdueFollowUp(row.batch_id, row.dag_id, row.target) for row in rows]
 
 
 def _note_followed(database: Database) -> None:
-    """Leave to history the batches of which nothing is pending: no sweep looks at them
-    again unless their records change.
+    """Note which batches have nothing pending: no sweep looks at them again unless their records
+    change.
     """
     done = database.transact(following.done)
     for first in range(0, len(done), NOTED_AT_ONCE):
@@ -104,9 +114,11 @@ def _note(database: Database, batch_ids: list[int]) -> None:
 
 
 def _drop_partitions(database: Database) -> list[int]:
-    """Drop the partitions of decided batches, each in a transaction, as the owner; the batches
-    whose partition is dropped. Once one is in use the rest is left to the next sweep: a driver that
-    writes to one partition has a lock on all of them, and others wait behind each try.
+    """Drop the partitions of decided batches, each in a transaction, as the owner, and return these
+    batches.
+
+    The first partition in use ends this; the rest is left to the next sweep. A driver that writes
+    to one partition has a lock on all of them, and others wait behind each try.
     """
 
     def drop(batch_id: int) -> bool:
@@ -127,8 +139,8 @@ def _drop_partitions(database: Database) -> list[int]:
 
 
 def _vacuum(database: Database, after_seconds: float) -> None:
-    """Vacuum the tables that have dead rows, as the login, which has the owner's rights. One that
-    cannot be waits for the next sweep.
+    """Vacuum the tables that have dead rows, as the login, which has the owner's rights. A table
+    that cannot be vacuumed waits for the next sweep.
     """
     for table in database.transact(lambda c: upkeep.tables_with_dead_rows(c, after_seconds)):
         try:
