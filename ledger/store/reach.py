@@ -1,4 +1,4 @@
-"""What another user of this machine can reach, by the modes of the folders above it."""
+"""Paths that another user of this machine can reach, by the modes of the folders above them."""
 
 import stat
 from collections.abc import Collection
@@ -15,7 +15,7 @@ class Account:
     gids: Collection[int]
 
     def may_pass(self, path: Path) -> bool:
-        """Whether the mode of ``path`` lets the user enter the folder, or run the file."""
+        """Return whether the mode of ``path`` lets the user enter the folder, or run the file."""
         status = path.stat()
         if status.st_uid == self.uid:
             needed = stat.S_IXUSR
@@ -25,10 +25,10 @@ class Account:
 
 
 def first_closed(path: Path, account: Account) -> Path | None:
-    """The outermost of ``path`` and the folders above it that the user cannot pass; None: it
-    reaches it.
+    """Return the outermost of ``path`` and the folders above it that the user cannot pass; None:
+    the user reaches the path.
 
-    What is not there yet is omitted: its creator decides who may pass.
+    A folder that does not exist yet is omitted: its creator decides who may pass.
     """
     absolute_path = path.expanduser().absolute()
     real = absolute_path.resolve()

@@ -7,7 +7,9 @@ from ledger.errors import ConfigurationError
 
 
 def folder() -> Path:
-    """The folder of the migrations: a wheel has it in this package, a clone beside ``ledger/``."""
+    """Return the folder of the migrations, which is in this package in a wheel, and beside
+    ``ledger/`` in a clone.
+    """
     store = Path(__file__).parent
     places = (store / "migrations", store.parents[1] / "migrations")
     for place in places:
@@ -21,17 +23,17 @@ def folder() -> Path:
 
 @cache
 def _revisions() -> tuple[str, ...]:
-    """All revisions, the newest last: a migration's file is called by its number, which is its
-    revision.
+    """Return all revisions, the newest last: a migration's file is called by its number, which is
+    its revision.
     """
     return tuple(sorted(path.name.split("_")[0] for path in folder().glob("versions/[0-9]*.py")))
 
 
 def head() -> str:
-    """The newest revision of the migrations."""
+    """Return the newest revision of the migrations."""
     return _revisions()[-1]
 
 
 def is_known(revision: str) -> bool:
-    """Whether the migrations have that revision."""
+    """Return whether the migrations have that revision."""
     return revision in _revisions()

@@ -35,10 +35,10 @@ END $$;
 
 
 def connect(settings: Settings) -> Database:
-    """The ledger's database, ready for use: reachable, recent enough, migrated.
+    """Return the ledger's database, ready for use: reachable, recent enough, migrated.
 
-    The embedded one is brought up to date here. A server of ``ACKLEDGER_DATABASE_URL`` may have
-    other users: ConfigurationError advises to run ``ackledger db upgrade``.
+    The embedded database is migrated here. A server of ``ACKLEDGER_DATABASE_URL`` may have other
+    users, so ConfigurationError advises to run ``ackledger db upgrade``.
     """
     database = Database.from_settings(settings)
     if settings.database_url is None and _is_behind(database.revision()):
@@ -53,9 +53,12 @@ def _is_behind(revision: str | None) -> bool:
 
 @dataclass(frozen=True)
 class DatabaseState:
-    """Where the ledger is, and how far. ``server``: ``embedded`` or ``given``; ``pid``: of the
-    embedded one; ``ready``: it answers, at the ``expected`` revision; ``problem``: what is wrong
-    otherwise.
+    """State of the ledger's database.
+
+    ``server``: ``embedded`` or ``given``.
+    ``pid``: process of the embedded server.
+    ``ready``: whether it answers, at the ``expected`` revision.
+    ``problem``: what is wrong otherwise.
     """
 
     server: str
@@ -69,7 +72,7 @@ class DatabaseState:
 
 
 def state_of(settings: Settings) -> DatabaseState:
-    """The ledger's database as it is now; nothing is started or changed."""
+    """Return the state of the ledger's database as it is now; starts and changes nothing."""
     if settings.database_url is not None:
         return _state("given", Database(settings.database_url))
     from ledger.store import embedded
@@ -103,9 +106,9 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
 
 def upgrade_sql(start: str | None = None) -> str:
-    """A script of one transaction for psql: what migrates a ledger that is at revision ``start``,
-    and fails in any other, or makes the schema of a new one. Raises InputError if there is no such
-    revision.
+    """Return a script of one transaction for psql. It migrates a ledger that is at revision
+    ``start``, and fails at any other; without ``start`` it makes the schema of a new ledger. Raises
+    InputError if there is no such revision.
     """
     from alembic import command
 

@@ -4,8 +4,8 @@ from sqlalchemy import Connection, text
 
 
 def by_person(connection: Connection, batch_id: int) -> dict[str, int]:
-    """How many of a batch's quarantined records each person has accepted, most first; of an
-    original those of its replays, too.
+    """Return how many of a batch's quarantined records each person has accepted, most first. The
+    counts of an original include those of its replays.
     """
     statement = text("""
         SELECT c.accepted_by, count(*) AS records
@@ -21,8 +21,10 @@ def by_person(connection: Connection, batch_id: int) -> dict[str, int]:
 
 
 def accept(connection: Connection, original_id: int, by: str, reason: str) -> int:
-    """Accept the quarantined records of a family that are not accepted yet; how many. Each is named
-    by the attempt that failed last: re-quarantined after another attempt, it is not accepted."""
+    """Accept the quarantined records of a family that are not accepted yet, and return how many. A
+    record is accepted with its last failed attempt: if it is quarantined again after another
+    attempt, it is not accepted.
+    """
     statement = text("""
         WITH due AS (
           SELECT m.root_id FROM failed_message m

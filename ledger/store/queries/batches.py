@@ -30,9 +30,10 @@ UNDECIDED = """
 @dataclass(frozen=True)
 class Batch:
     """One row of ``batch`` with its pipeline's name and policy. Instants are UTC.
-    ``pipeline_since``: when the ledger first saw the pipeline. ``first_attempt``: the smallest
-    number of an attempt that may run its steps. ``target``: MODULE:PIPELINE where it is declared;
-    None: it is no global.
+
+    ``pipeline_since``: time at which the ledger first saw the pipeline.
+    ``first_attempt``: the smallest number of an attempt that may run the batch's steps.
+    ``target``: MODULE:PIPELINE where the pipeline is declared; None: it is no global of a module.
     """
 
     batch_id: int
@@ -127,7 +128,7 @@ def _batch(topology: Sequence[Mapping[str, Any]], **columns: Any) -> Batch:
 
 
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
-    """The batch of a run, if it was opened before."""
+    """Return the batch of a run, if it was opened before."""
     statement = text(
         _BATCH + "WHERE p.name = :pipeline AND b.dag_id = :dag_id AND b.run_id = :run_id"
     )
@@ -136,7 +137,7 @@ def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) ->
 
 
 def get_batch(connection: Connection, batch_id: int) -> Batch:
-    """The batch of that number. Raises InputError if there is none."""
+    """Return the batch of that number. Raises InputError if there is none."""
     statement = text(_BATCH + "WHERE b.batch_id = :id")
     batch = first_of(_batch, connection.execute(statement, {"id": batch_id}))
     if batch is None:
@@ -160,9 +161,11 @@ def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = Fal
 def lock_family(
     connection: Connection, batch_id: int, *, skip_locked: bool = False
 ) -> Batch | None:
-    """The batch, locked after its original: two settlements of a family would not see each
-    other, and neither would decide what is then pending of both. None if another holds one of
+    """Lock a batch after its original, and return it; None if another transaction holds one of
     them.
+
+    Without this, two settlements of a family would not see each other, and neither would decide
+    what is then pending of both.
     """
     clause = "FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else "")
     statement = text(f"""
@@ -177,7 +180,7 @@ def lock_family(
 
 
 def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
-    """A new open batch with its steps; its number."""
+    """Insert a new open batch with its steps, and return its number."""
     statement = text("""
         INSERT INTO batch (pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id,
                            status, interval_start, interval_end, params, selection, ackers,
@@ -199,8 +202,8 @@ def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
 def declare_steps(
     connection: Connection, pipeline_id: int, topology: Sequence[DeclaredStep]
 ) -> int:
-    """The version of a pipeline's steps that has just these, made if it has none. The pipeline's
-    row has to be locked, as ``pipelines.save`` leaves it.
+    """Return the version of a pipeline's steps with exactly these steps, which is made if there is
+    none. The pipeline's row has to be locked, as ``pipelines.save`` leaves it.
     """
     statement = text("""
         WITH same AS (
@@ -248,7 +251,7 @@ def save_source(connection: Connection, values: Mapping[str, Any]) -> None:
 def claiming_batch(
     connection: Connection, pipeline_id: int | None, source: str, start: datetime, end: datetime
 ) -> Batch | None:
-    """The batch that has claimed this interval of this source."""
+    """Return the batch that has claimed this interval of this source."""
     statement = text(f"""
         {_BATCH} JOIN batch_source s USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
@@ -259,7 +262,7 @@ def claiming_batch(
 
 
 def set_notified(connection: Connection, batch_id: int, source: str) -> None:
-    """Note that a source was notified what became of its messages in a batch."""
+    """Note that a source was notified of the results of its messages in a batch."""
     connection.execute(
         text(
             "UPDATE batch_source SET notified_at = now() WHERE batch_id = :id AND source = :source"
@@ -269,8 +272,10 @@ def set_notified(connection: Connection, batch_id: int, source: str) -> None:
 
 
 def any_to_follow(connection: Connection) -> bool:
-    """Whether there is a batch that sweeps look at. To plan a question about such batches takes
-    PostgreSQL longer than to answer it, the more so with the statistics of a long history.
+    """Return whether there is a batch that sweeps look at.
+
+    PostgreSQL takes longer to plan a question about such batches than to answer it, the more so
+    with the statistics of a long history.
     """
     statement = text(
         "SELECT EXISTS (SELECT FROM batch WHERE followed_at IS NULL AND status <> 'abandoned')"
@@ -281,8 +286,8 @@ def any_to_follow(connection: Connection) -> bool:
 def undecided_of(
     connection: Connection, original_id: int, excluding_batch_id: int | None = None
 ) -> dict[int, BatchKind]:
-    """Undecided replays of an original, and then batches that were opened to replace it, each with
-    its kind; without ``excluding_batch_id``.
+    """Return undecided replays of an original, and then batches that were opened to replace it,
+    each with its kind; without ``excluding_batch_id``.
     """
     statement = text("""
         SELECT batch_id, kind FROM batch
@@ -295,8 +300,9 @@ def undecided_of(
 
 
 def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:
-    """A settled original and its replays give way to the batch opened to replace them, which takes
-    over the claims; their failed messages end as superseded; how many batches.
+    """Mark a settled original and its replays as superseded by the batch opened to replace them,
+    and return how many batches these are. That batch takes over the claims; failed messages of the
+    family end as superseded.
     """
     keys = {"id": original_id, "successor": successor_id}
     connection.execute(text("UPDATE batch_source SET claimed = false WHERE batch_id = :id"), keys)
@@ -322,7 +328,7 @@ def move_batch(
     before: BatchStatus,
     after: BatchStatus,
 ) -> None:
-    """Guarded transition of a batch. Raises NotReadyError when it is not in ``before``."""
+    """Change the status of a batch. Raises NotReadyError if its status is not in ``before``."""
     assert after in BATCH_TRANSITIONS[before], (before, after)
     statement = text("""
         UPDATE batch SET status = :after, held_for = NULL, held_reason = NULL,
@@ -344,7 +350,7 @@ def hold(connection: Connection, batch_id: int, cause: HoldCause, reason: str) -
 
 
 def release_batch(connection: Connection, batch_id: int) -> bool:
-    """Let a held batch settle whatever its share of failures; False if it is not held."""
+    """Let a held batch settle whatever its share of failures is; return False if it is not held."""
     statement = text("""
         UPDATE batch SET status = 'open', held_for = NULL, held_reason = NULL, released = true
         WHERE batch_id = :id AND status = 'held' RETURNING batch_id
@@ -369,14 +375,14 @@ def set_first_attempt(connection: Connection, batch_id: int, number: int) -> Non
 
 
 def open_batches(connection: Connection) -> list[int]:
-    """Numbers of all open batches, oldest first."""
+    """Return numbers of all open batches, oldest first."""
     statement = text("SELECT batch_id FROM batch WHERE status = 'open' ORDER BY batch_id")
     return list(connection.execute(statement).scalars())
 
 
 def reserve_roots(connection: Connection, count: int, span: int = 1) -> int:
-    """Reserve ``count`` root ids, rounded up to 4,096 and to whole spans; the first of them, which
-    is a multiple of ``span``: no span has roots of two sources.
+    """Reserve ``count`` root ids, rounded up to 4,096 and to whole spans, and return the first of
+    them. It is a multiple of ``span``, so that no span has roots of two sources.
     """
     step = max(4096, span)
     rounded = max(1, -(-count // step)) * step
@@ -385,6 +391,6 @@ def reserve_roots(connection: Connection, count: int, span: int = 1) -> int:
 
 
 def database_now(connection: Connection) -> datetime:
-    """The database's clock."""
+    """Return the database's clock."""
     now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
     return now

@@ -1,4 +1,4 @@
-"""What a failed message m is by now, and why its last attempt r failed."""
+"""SQL for the present state of a failed message m, and for why its last attempt r failed."""
 
 # In words.
 REASON = "failure_reason(r.cause, r.step, r.reason)"

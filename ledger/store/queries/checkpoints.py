@@ -1,5 +1,5 @@
-"""Statements about states over batches: what is committed, what is due, and what its sinks
-publish.
+"""Statements about states over batches: committed states, states that are due, and publications of
+their sinks.
 """
 
 import json
@@ -25,8 +25,8 @@ CURRENT_STATE = """
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The committed state of a batch. ``snapshot``: of a function None, its state is the run's
-    files.
+    """The committed state of a batch. ``snapshot``: None for the state of a function, which is the
+    run's files.
     """
 
     batch_id: int
@@ -36,7 +36,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RunInProgress:
-    """A run of a state that is under way. ``alive``: its lease has not lapsed."""
+    """A run of a state that has not ended. ``alive``: whether its lease has not lapsed."""
 
     step_run_id: int
     batch_id: int
@@ -46,7 +46,7 @@ class RunInProgress:
 
 @dataclass(frozen=True)
 class WaitingState:
-    """A state of a batch that is not committed. ``batches``: how many wait for it."""
+    """A state of a batch that is not committed. ``batches``: number of batches that wait for it."""
 
     pipeline: str
     batch_id: int
@@ -59,8 +59,12 @@ class WaitingState:
 
 @dataclass(frozen=True)
 class UnfinishedStep:
-    """A step without a committed run, with its last run. ``after``: it follows the settlement.
-    ``state``: None: it never ran. ``alive``: its lease has not lapsed."""
+    """A step without a committed run, with its last run.
+
+    ``after``: whether it follows the settlement.
+    ``state``: None: it never ran.
+    ``alive``: whether its lease has not lapsed.
+    """
 
     name: str
     after: bool
@@ -70,7 +74,9 @@ class UnfinishedStep:
 
 
 def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> int | None:
-    """The batch of which one of these states is to be done next; None: there is nothing to do."""
+    """Return the batch for which one of these states has to be done next; None: there is nothing to
+    do.
+    """
     statement = text("""
         SELECT min(batch_id) FROM state_progress
         WHERE pipeline = :pipeline AND step = ANY(:states) AND state = 'due'
@@ -84,8 +90,8 @@ def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> i
 def waiting(
     connection: Connection, *, batch_id: int | None = None, pipeline: str | None = None
 ) -> list[WaitingState]:
-    """States of a batch that are not committed, or else of each state of a pipeline, or of all, the
-    one that waits and whose batch was first.
+    """Return the states of a batch that are not committed. Without a batch, return for each state
+    of one pipeline, or of all, the first batch that waits for it.
     """
     statement = text("""
         SELECT DISTINCT ON (s.pipeline, s.step) s.pipeline, s.batch_id, s.step, s.state,
@@ -103,7 +109,7 @@ def waiting(
 
 
 def unfinished_step(connection: Connection, batch_id: int) -> UnfinishedStep | None:
-    """The first step of a batch, in order, that has no committed run; None if all have one."""
+    """Return the first step of a batch, in order, without a committed run; None if all have one."""
     statement = text("""
         SELECT s.name, s.after, last.state, last.failure, last.alive
         FROM batch_step s
@@ -124,7 +130,7 @@ WHERE b.pipeline_id = :pipeline_id AND r.step = :step
 
 
 def under_way(connection: Connection, pipeline_id: int, step: str) -> RunInProgress | None:
-    """The run of a state, of whichever batch, that has not ended."""
+    """Return the run of a state, of whichever batch, that has not ended."""
     statement = text(f"""
         SELECT r.step_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
         {_RUNS} AND r.state = 'running' ORDER BY 1 DESC LIMIT 1
@@ -146,7 +152,7 @@ def fence(connection: Connection, pipeline_id: int, steps: Sequence[str]) -> Non
 
 
 def last(connection: Connection, pipeline_id: int, step: str) -> Checkpoint | None:
-    """The state that is current; None before the first."""
+    """Return the state that is current; None before the first."""
     statement = text("""
         SELECT batch_id, step_run_id, snapshot FROM checkpoint
         WHERE pipeline_id = :pipeline_id AND step = :step ORDER BY step_run_id DESC LIMIT 1
@@ -156,7 +162,7 @@ def last(connection: Connection, pipeline_id: int, step: str) -> Checkpoint | No
 
 
 def failed_since(connection: Connection, pipeline_id: int, step: str, run_id: int) -> bool:
-    """Whether a run of a state, later than this one, was rolled back."""
+    """Return whether a run of a state, later than this one, was rolled back."""
     statement = text(
         f"SELECT EXISTS (SELECT {_RUNS} AND r.step_run_id > :run AND r.state IN ('failed',"
         " 'fenced'))"
@@ -168,7 +174,7 @@ def failed_since(connection: Connection, pipeline_id: int, step: str, run_id: in
 def insert(
     connection: Connection, pipeline_id: int, step: str, batch_id: int, run_id: int, snapshot: Any
 ) -> None:
-    """The state that a run made with a batch is the current one."""
+    """Make the state that a run made with a batch the current one."""
     connection.execute(
         text("""
         INSERT INTO checkpoint (pipeline_id, step, batch_id, step_run_id, snapshot)
@@ -187,10 +193,12 @@ def insert(
 def unacked(
     connection: Connection, pipeline: str, step: str, states: Sequence[str], *, combines: bool
 ) -> list[int]:
-    """Batches that a step was not notified of and that are committed as a whole, in the order of
-    their states, up to the first that is not: of its family a record is failed, units are to be
-    rebuilt, a sink has not published what is decided, or one of the ``states``, or of the
-    ``combines`` if the pipeline has them, is yet to come.
+    """Return batches that are committed as a whole and that a step was not notified of, in the
+    order of their states, up to the first batch that is not committed as a whole.
+
+    A batch is not committed as a whole while a record of its family is failed, units have to be
+    rebuilt, a sink has yet to publish, or one of the ``states`` is missing, or one of the
+    ``combines``, if the pipeline has them.
     """
     statement = text("""
         WITH pending AS MATERIALIZED (
@@ -226,7 +234,7 @@ _OF_STEP = (
 
 
 def set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) -> None:
-    """The step was notified that a batch is committed as a whole."""
+    """Note that the step was notified that a batch is committed as a whole."""
     connection.execute(
         text(f"""
         UPDATE checkpoint SET acked_at = now()
@@ -237,8 +245,8 @@ def set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) -
 
 
 def outlived(connection: Connection, pipeline: str, step: str) -> list[int]:
-    """Runs whose state a later one was made of that its batch's sinks publish: nothing goes back
-    to them. The last committed is never among them.
+    """Return runs of a state to which nothing goes back, because a later one is committed and the
+    sinks of its batch have published. The last committed run is never among them.
     """
     statement = text(f"""
         SELECT r.step_run_id FROM step_run r
@@ -253,7 +261,7 @@ def outlived(connection: Connection, pipeline: str, step: str) -> list[int]:
 
 
 def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -> list[str]:
-    """Those of the states that include a batch or a replay of it."""
+    """Return those of the states that include a batch or a replay of it."""
     statement = text("""
         SELECT DISTINCT c.step FROM checkpoint c JOIN batch b USING (batch_id)
         WHERE c.step = ANY(:states) AND b.family_id = :id
@@ -265,8 +273,8 @@ def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -
 def of_family(
     connection: Connection, original_id: int, states: Sequence[str]
 ) -> list[tuple[int, str]]:
-    """The settled batches of a family that each of the states includes, or is to include, with the
-    state.
+    """Return the settled batches of a family that each of the states includes, or has yet to
+    include, with the state.
     """
     statement = text("""
         SELECT s.batch_id, s.step FROM state_progress s JOIN batch b USING (batch_id)
@@ -280,8 +288,8 @@ def of_family(
 def committed_after(
     connection: Connection, pipeline_id: int, states: Sequence[str], place: int
 ) -> tuple[str, int] | None:
-    """One of the states, and a batch that it includes, which stands after a place: itself, or
-    the original that it replays; None if nothing does.
+    """Return one of the states, and a batch that it includes, if the place of that batch, or of the
+    original that it replays, is after this one; None if there is none.
     """
     statement = text("""
         SELECT c.step, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)

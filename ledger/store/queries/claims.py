@@ -1,4 +1,4 @@
-"""Statements about what batches claim of sources: intervals, files, ranges between offsets."""
+"""Statements about claims of batches on sources: intervals, files, ranges between offsets."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +13,14 @@ from ledger.store.queries.rows import T, all_of, first_of, one_of
 
 @dataclass(frozen=True)
 class PendingRecords:
-    """Records of a source that are pending: ``records`` that undecided batches have emitted or
-    claimed, and ``held_records`` of these of batches on hold; the numbers of these ``batches``, and
-    of those among them that are ``held`` or ``unread``: originals that have yet to read a claim of
-    which the records are not known.
+    """Records of a source that are pending.
+
+    ``records``: number of records that undecided batches have emitted or claimed.
+    ``held_records``: number of those that belong to batches on hold.
+    ``batches``: numbers of all these batches.
+    ``held``: numbers of those that are on hold.
+    ``unread``: numbers of originals that have yet to read a claim whose number of records is not
+    known.
     """
 
     records: int = 0
@@ -31,8 +35,11 @@ NOTHING = PendingRecords()
 
 @dataclass(frozen=True)
 class NextRange:
-    """The next range of a source: its ``number`` and ``start``; the ``end`` and ``records`` of one
-    that an abandoned batch, ``released_by``, has claimed; without such a batch the end is open.
+    """The next range of a source.
+
+    ``number``, ``start``: always known.
+    ``end``, ``records``: those of a range that an abandoned batch, ``released_by``, has claimed.
+    Without such a batch the end is open.
     """
 
     number: int = 1
@@ -45,7 +52,7 @@ class NextRange:
 def pending(
     connection: Connection, pipeline_id: int | None, source: str, excluding_batch_id: int | None
 ) -> PendingRecords:
-    """What is pending of a source, without ``excluding_batch_id``."""
+    """Return the pending records of a source, without those of ``excluding_batch_id``."""
     statement = text("""
         SELECT coalesce(sum(n.records), 0)::bigint AS records,
                coalesce(sum(n.records) FILTER (WHERE b.status = 'held'), 0)::bigint AS held_records,
@@ -74,7 +81,7 @@ def pending(
 def next_range(
     connection: Connection, pipeline_id: int | None, source: str, batch_id: int | None
 ) -> NextRange:
-    """The range that a batch takes next: the one that it has claimed itself, before it was
+    """Return the range that a batch takes next: the one that it has claimed itself, before it was
     abandoned; else the first that another abandoned batch has claimed; else what follows the last.
     """
     released = text("""
@@ -96,7 +103,7 @@ def next_range(
 
 
 def is_claimed_end(connection: Connection, pipeline_id: int, source: str, end: Any) -> bool:
-    """Whether a range of the source ends at an offset."""
+    """Return whether a range of the source ends at an offset."""
     statement = text("""
         SELECT EXISTS (
           SELECT FROM batch_source WHERE pipeline_id = :pipeline_id AND source = :source
@@ -107,8 +114,8 @@ def is_claimed_end(connection: Connection, pipeline_id: int, source: str, end: A
 
 
 def clear_range(connection: Connection, batch_id: int, source: str, number: int) -> bool:
-    """The range that an abandoned batch has claimed is another batch's now; False if it has none of
-    this number, or is not abandoned.
+    """Take a range from the abandoned batch that claimed it, as it now belongs to another batch;
+    return False if that batch has no range of this number, or is not abandoned.
     """
     statement = text("""
         UPDATE batch_source s SET claim_number = NULL, claim_start = NULL, claim_end = NULL,
@@ -122,7 +129,7 @@ def clear_range(connection: Connection, batch_id: int, source: str, number: int)
 
 
 def of_source(connection: Connection, kind: Callable[..., T], batch_id: int, source: str) -> T:
-    """What a batch has claimed of a source, but for files: path, start, end, number, records."""
+    """Return a batch's claim on a source, without the files: path, start, end, number, records."""
     statement = text("""
         SELECT path, claim_start AS start, claim_end AS "end", claim_number AS number,
                claim_records AS records
@@ -139,7 +146,7 @@ def claimed_files(
     source: str,
     paths: Sequence[str],
 ) -> list[T]:
-    """Claims of these paths, each path's newest last: path, bytes, modified_at, digest."""
+    """Return claims of these paths, each path's newest last: path, bytes, modified_at, digest."""
     statement = text("""
         SELECT path, bytes, modified_at, digest FROM claimed_file
         WHERE pipeline_id = :pipeline_id AND source = :source
@@ -151,7 +158,7 @@ def claimed_files(
 
 
 def files_of(connection: Connection, kind: Callable[..., T], batch_id: int, source: str) -> list[T]:
-    """Files that a batch has claimed of a source, by path, as ``claimed_files``."""
+    """Return files that a batch has claimed of a source, by path, as ``claimed_files``."""
     statement = text("""
         SELECT path, bytes, modified_at, digest FROM claimed_file
         WHERE batch_id = :id AND source = :source ORDER BY path
@@ -172,8 +179,8 @@ def insert_files(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> N
 
 
 def release(connection: Connection, batch_id: int) -> None:
-    """Give back what an abandoned batch has claimed; its ranges stay in its rows, until another
-    batch takes them, or it is opened again.
+    """Give back the claims of an abandoned batch. Its ranges stay in its rows until another batch
+    takes them, or the batch is opened again.
     """
     keys = {"id": batch_id}
     connection.execute(text("SELECT release_files(:id)"), keys)
@@ -181,9 +188,9 @@ def release(connection: Connection, batch_id: int) -> None:
 
 
 def uncommitted(connection: Connection, pipeline: str, source: str) -> dict[int, Any]:
-    """Ranges of a source that are committed as a whole, with all before them, and that it was not
-    notified of: their batches are settled, and published by the sinks. In order: the batch, and
-    where its range ends.
+    """Return ranges of a source that are committed as a whole, with all before them, and of which
+    it was not notified: their batches are settled, and published by the sinks. In order: the batch,
+    and the end of its range.
     """
     statement = text("""
         SELECT batch_id, claim_end FROM (
@@ -206,7 +213,7 @@ def uncommitted(connection: Connection, pipeline: str, source: str) -> dict[int,
 
 
 def set_committed(connection: Connection, batch_id: int, source: str) -> None:
-    """The source was notified that the range of a batch is committed as a whole."""
+    """Note that the source was notified that the range of a batch is committed as a whole."""
     connection.execute(
         text("""
         UPDATE batch_source SET committed_at = now()

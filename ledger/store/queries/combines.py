@@ -8,8 +8,8 @@ from sqlalchemy import Connection, text
 
 
 def is_last(connection: Connection, batch_id: int) -> bool:
-    """Whether a batch is the one of its family that was settled last, and none of it is under
-    way.
+    """Return whether a batch is the one of its family that was settled last, and no batch of it is
+    undecided.
     """
     statement = text("""
         SELECT NOT EXISTS (
@@ -23,8 +23,8 @@ def is_last(connection: Connection, batch_id: int) -> bool:
 def committed_outputs(
     connection: Connection, original_id: int, step: str
 ) -> list[tuple[int, int | None]]:
-    """The settled batches of a family, latest first, with the committed run of a step, null where
-    it was added later; not those that expired without it.
+    """Return the settled batches of a family, latest first, each with the committed run of a step,
+    or null if the step was added later. Batches that expired without the step are left out.
     """
     statement = text("""
         SELECT b.batch_id, r.step_run_id FROM batch b
@@ -41,7 +41,7 @@ def committed_outputs(
 
 
 def is_due(connection: Connection, batch_id: int, steps: Sequence[str]) -> bool:
-    """Whether one of these combines, and sinks of one, is yet to run in a batch."""
+    """Return whether one of these combines, or a sink of one, has yet to run in a batch."""
     statement = text("""
         SELECT EXISTS (SELECT FROM pending_follow_up
                        WHERE batch_id = :id AND follow_up = 'combine' AND step = ANY(:steps))

@@ -69,8 +69,9 @@ WHERE r.state = 'committed' AND b.status = 'settled' AND b.files_expired_at IS N
 def family_deliveries(
     connection: Connection, sink: str, batch_id: int, original_id: int
 ) -> list[EarlierDelivery]:
-    """Committed runs of the sink in the settled batches of a family, oldest first. By run: a batch
-    that was abandoned and reopened came later than its number suggests.
+    """Return committed runs of the sink in the settled batches of a family, oldest first. The order
+    is that of the runs, because an abandoned batch that was opened again came later than its number
+    suggests.
     """
     statement = text(_DELIVERY + "AND b.family_id = :original ORDER BY r.step_run_id")
     keys = {"sink": sink, "batch_id": batch_id, "original": original_id}
@@ -80,8 +81,8 @@ def family_deliveries(
 def pipeline_deliveries(
     connection: Connection, sink: str, batch_id: int, pipeline_id: int, limit: int | None
 ) -> list[EarlierDelivery]:
-    """Committed runs of the sink in the pipeline's settled batches, latest first, at most
-    ``limit``. Retention keeps the files of these, unless the window was smaller then.
+    """Return committed runs of the sink in the pipeline's settled batches, latest first, at most
+    ``limit``. Retention keeps their files, unless the window was smaller when it ran.
     """
     statement = text(
         _DELIVERY + "AND b.pipeline_id = :pipeline_id ORDER BY b.batch_id DESC LIMIT :limit"
@@ -91,7 +92,7 @@ def pipeline_deliveries(
 
 
 def messages_of_roots(connection: Connection, batch_id: int) -> dict[int, int]:
-    """Of a replay batch: the message of every root of its committed emits."""
+    """Return the message of every root of a replay batch's committed emits, by root."""
     statement = text("""
         SELECT r.root_id, r.message_id FROM replay_root r
         JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id

@@ -1,6 +1,6 @@
-"""Statements about what follows the settlement of a batch: what of it is pending, as the view
-``pending_follow_up`` has it, and which decided batches have nothing pending, which keeps years of
-history out of a sweep's way.
+"""Statements about follow-ups of a settlement: the pending ones of a batch, as the view
+``pending_follow_up`` has them, and decided batches with nothing pending, which sweeps need not look
+at again.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,9 @@ AND (SELECT true FROM pending_follow_up f WHERE f.batch_id = d.batch_id LIMIT 1)
 
 
 def pending(connection: Connection, batch_id: int, follow_ups: Sequence[str]) -> dict[str, int]:
-    """In how many steps of a batch these are pending; nothing of those that are not."""
+    """Return in how many steps of a batch each of these follow-ups is pending, without those that
+    are not.
+    """
     statement = text("""
         SELECT follow_up, count(*) AS steps FROM pending_follow_up
         WHERE batch_id = :id AND follow_up = ANY(:follow_ups) GROUP BY 1
@@ -39,8 +41,8 @@ def waiting(
     batch_id: int | None = None,
     steps: Sequence[str] | None = None,
 ) -> list[int]:
-    """Batches of a pipeline, or of the family of the one, of which one of these is pending, in any
-    step or in one of ``steps``.
+    """Return batches of a pipeline with one of these follow-ups pending. ``batch_id``: only batches
+    of its family. ``steps``: only if it is pending in one of these steps.
     """
     statement = text("""
         SELECT DISTINCT batch_id FROM pending_follow_up
@@ -60,7 +62,7 @@ def waiting(
 
 
 def overdue(connection: Connection, before: datetime) -> list[int]:
-    """Batches of a DAG of which something is overdue since before a time."""
+    """Return the batches with a DAG of which a follow-up has been pending since before a time."""
     if not any_to_follow(connection):
         return []
     statement = text("""
@@ -71,8 +73,8 @@ def overdue(connection: Connection, before: datetime) -> list[int]:
 
 
 def done(connection: Connection) -> list[int]:
-    """Decided batches of which nothing is pending and that no sweep has noted as such, the
-    first of them.
+    """Return the first of the decided batches that have nothing pending and that no sweep has noted
+    as such.
     """
     if not any_to_follow(connection):
         return []
@@ -81,8 +83,9 @@ def done(connection: Connection) -> list[int]:
 
 
 def lock(connection: Connection, batch_ids: Sequence[int]) -> list[int]:
-    """Lock these batches, their originals and, against another policy, their pipelines for the
-    transaction, those that no other transaction holds; which.
+    """Lock these batches, their originals and, against a change of their policy, their pipelines
+    for the transaction, without those that another transaction holds. Return the batches that are
+    locked.
     """
     statement = text("""
         SELECT b.batch_id FROM batch b JOIN batch o ON o.batch_id = b.family_id
@@ -94,8 +97,8 @@ def lock(connection: Connection, batch_ids: Sequence[int]) -> list[int]:
 
 
 def note(connection: Connection, batch_ids: Sequence[int]) -> None:
-    """Note which of these batches have nothing pending. They are locked by a statement before: what
-    another process changed of them meanwhile is seen.
+    """Note which of these batches have nothing pending. They have to be locked by an earlier
+    statement, so that changes that another process has made meanwhile are seen.
     """
     statement = text(f"""
         UPDATE batch d SET followed_at = now() WHERE d.batch_id = ANY(:ids) AND {_DONE}
@@ -104,7 +107,7 @@ def note(connection: Connection, batch_ids: Sequence[int]) -> None:
 
 
 def look_again(connection: Connection, family_id: int) -> None:
-    """Records of a family change: what follows is rechecked, in all its batches."""
+    """Let sweeps look at all batches of a family again, because its records change."""
     statement = text("""
         UPDATE batch SET followed_at = NULL WHERE family_id = :id AND followed_at IS NOT NULL
     """)

@@ -1,4 +1,6 @@
-"""Statements about records that are forgotten: what they contained, and what holds it still."""
+"""Statements about records that are forgotten: their content, and the files and sinks that still
+hold it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +18,10 @@ _PUBLISHED = """
 
 @dataclass(frozen=True)
 class Holding:
-    """A batch whose files may still hold the records. ``keep_seconds``: of its pipeline; None: they
-    are kept permanently. ``published``: a sink has published rows of it, and these are the sink's.
+    """A batch whose files may still hold the records.
+
+    ``keep_seconds``: ``keep`` of its pipeline; None: files are kept permanently.
+    ``published``: whether a sink has published rows of it, which ackledger does not remove.
     """
 
     batch_id: int
@@ -30,7 +34,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run whose files are not removed; the others as of ``Holding``."""
+    """The folder of a run whose files are not removed. Other fields are those of ``Holding``."""
 
     step_run_id: int
     folder: str
@@ -41,7 +45,7 @@ class RunFolder:
 
 
 def undecided(connection: Connection, message_ids: Sequence[int]) -> list[int]:
-    """Those of these messages that are failed or being replayed."""
+    """Return those of these messages that are failed or being replayed."""
     statement = text("""
         SELECT message_id FROM open_failure
         WHERE message_id = ANY (cast(:ids AS bigint[])) ORDER BY 1
@@ -50,14 +54,16 @@ def undecided(connection: Connection, message_ids: Sequence[int]) -> list[int]:
 
 
 def forget(connection: Connection, message_ids: Sequence[int]) -> int:
-    """Remove what decided records contain, and the texts that may quote it; of how many."""
+    """Remove the content of decided records, and the texts that may quote it, and return for how
+    many records.
+    """
     statement = text("SELECT forget_records(cast(:ids AS bigint[]))")
     return int(connection.execute(statement, {"ids": list(message_ids)}).scalar_one())
 
 
 def holding(connection: Connection, message_ids: Sequence[int]) -> list[Holding]:
-    """The batches of these records' families that have files which their runs committed and that
-    are not removed, or whose rows a sink shows.
+    """Return the batches of these records' families that have files which their runs committed and
+    that are not removed, or whose rows a sink shows.
     """
     statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, p.keep_seconds,
@@ -80,7 +86,7 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> list[Holding]
 
 
 def run_folders(connection: Connection, pipeline: str | None) -> list[RunFolder]:
-    """The folders of runs whose files are not removed."""
+    """Return the folders of runs whose files are not removed."""
     statement = text(f"""
         SELECT r.step_run_id, r.batch_id, p.name AS pipeline, p.keep_seconds, r.folder,
                {_PUBLISHED} AS published

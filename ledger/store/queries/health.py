@@ -11,7 +11,11 @@ from ledger.store.queries.rows import one_of
 
 @dataclass(frozen=True)
 class LastSweep:
-    """``swept_at``: None: never. ``open_batch_id``, ``opened_at``: of the oldest open batch."""
+    """The last sweep, and the oldest open batch.
+
+    ``swept_at``: None: no sweep ever ended.
+    ``open_batch_id``, ``opened_at``: the oldest open batch.
+    """
 
     swept_at: datetime | None
     open_batch_id: int | None
@@ -20,7 +24,7 @@ class LastSweep:
 
 
 def note_sweep(connection: Connection) -> None:
-    """A sweep ends now."""
+    """Note that a sweep ends now."""
     connection.execute(
         text("""
         INSERT INTO last_sweep (swept_at) VALUES (clock_timestamp())
@@ -30,7 +34,7 @@ def note_sweep(connection: Connection) -> None:
 
 
 def last_sweep(connection: Connection) -> LastSweep:
-    """The last sweep, and what waits for the next."""
+    """Return the last sweep, and the oldest open batch."""
     statement = text("""
         SELECT s.swept_at, b.batch_id AS open_batch_id, b.opened_at, clock_timestamp() AS now
         FROM (SELECT) AS singleton LEFT JOIN last_sweep s ON true
@@ -42,7 +46,9 @@ def last_sweep(connection: Connection) -> LastSweep:
 
 
 def open_for(connection: Connection, age: timedelta, most: int) -> list[int]:
-    """The open batches of which nothing has run for so long, the oldest first, at most so many."""
+    """Return the open batches of which nothing has run for this long, oldest first, at most so
+    many.
+    """
     statement = text("""
         SELECT b.batch_id FROM batch b
         WHERE b.status = 'open' AND b.opened_at < clock_timestamp() - :age
@@ -54,8 +60,9 @@ def open_for(connection: Connection, age: timedelta, most: int) -> list[int]:
 
 
 def roles_held(connection: Connection, roles: Sequence[str]) -> list[str]:
-    """Those of the roles that the session's user may take, and of the owner's whether it has the
-    rights without taking it; in their order."""
+    """Return those of the roles that the session's user may take, in their order. The owner's role
+    is returned only if the user has its rights without taking it.
+    """
     statement = text("""
         SELECT name FROM unnest(cast(:roles AS text[])) WITH ORDINALITY AS given (name, place)
         WHERE to_regrole(name) IS NOT NULL AND pg_has_role(session_user, name,

@@ -1,5 +1,5 @@
-"""Statements about batches that ``max_failed_ratio`` holds: how many records fail, and the preview
-of their failures, which is kept while the batch is on hold.
+"""Statements about batches that ``max_failed_ratio`` holds: their number of failed records, and the
+preview of their failures, which is kept while the batch is on hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,10 @@ LARGEST_SAMPLE = 2_000  # records of a batch
 def new_failures(
     connection: Connection, batch_id: int, original_id: int
 ) -> tuple[int, int | None, str | None]:
-    """Within the settlement of a batch, after its failures are recorded: how many of its records
-    failed through their own fault and had not in an earlier batch of its family; of how many, the
-    original's roots, null while that is not settled; the step where most of them did.
+    """Return, within the settlement of a batch and after its failures are recorded, how many of its
+    records failed through their own fault and had not failed so in an earlier batch of its family;
+    the number of the original's roots, null while that is not settled; and the step where most of
+    them failed.
     """
     statement = text("""
         WITH own AS MATERIALIZED (
@@ -67,8 +68,9 @@ _REASONS = f"""
 def computed_failures(
     connection: Connection, batch_id: int, original_id: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Within a settlement that is about to be rolled back: its failures as ``hold_failure`` has
-    them, and the first records of each as ``hold_sample`` has them."""
+    """Return, within a settlement that will be rolled back, its failures in the form of
+    ``hold_failure``, and the first records of each in the form of ``hold_sample``.
+    """
     keys = {"batch": batch_id, "original": original_id}
     connection.execute(text(_REASONS), {**keys, "most": REASONS})
     failures = text("""
@@ -102,7 +104,9 @@ def insert(
     failures: Sequence[Mapping[str, Any]],
     sample: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Keep the preview of a batch that was put on hold. What ends the hold removes it."""
+    """Keep the preview of a batch that was put on hold. The transaction that ends the hold removes
+    it.
+    """
     connection.execute(
         text("""
             INSERT INTO hold_failure (batch_id, number, source, step, reason, records)
@@ -136,7 +140,7 @@ class WouldFail:
 
 @dataclass(frozen=True)
 class SampledRecord(FailedMessage):
-    """A record that the preview of a batch on hold has."""
+    """A record in the preview of a batch on hold."""
 
     root_id: int
     interval_start: datetime
@@ -144,8 +148,10 @@ class SampledRecord(FailedMessage):
 
 
 def failures(connection: Connection, selection: Mapping[str, Any]) -> list[FailureSummary]:
-    """What batches on hold would record, most records first. ``selection``: as for
-    ``reports.failures``; omitted: any."""
+    """Return the failures that batches on hold would record, by batch, most records first.
+
+    ``selection``: as for ``reports.failures``; an omitted key matches any.
+    """
     statement = text(f"""
         SELECT h.batch_id, p.name AS pipeline, h.step, h.reason, h.records,
                '{ON_HOLD}' AS status, NULL AS accepted_by,
@@ -157,7 +163,9 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
 
 
 def preview(connection: Connection, batch_id: int) -> list[WouldFail]:
-    """What a batch would record, most records first; nothing unless it is on hold."""
+    """Return the failures that a batch would record, most records first; nothing unless it is on
+    hold.
+    """
     statement = text("""
         SELECT h.source, h.step, h.reason, h.records
         FROM hold_failure h JOIN batch b USING (batch_id)
@@ -193,8 +201,9 @@ def sample(
     conditions: Sequence[Comparison],
     limit: int | None,
 ) -> list[FailedMessage]:
-    """Records of batches on hold that would fail, as ``payloads.records`` has failed ones; of each
-    batch those that its preview has."""
+    """Return the records of batches on hold that would fail, in the form in which
+    ``payloads.records`` returns failed ones; only the sampled ones of each batch.
+    """
     where, keys = conditions_sql(conditions)
     statement = text(f"SELECT {_COLUMNS} {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit")
     keys = {**_ANY, **selection, **keys, "limit": limit}
@@ -202,7 +211,7 @@ def sample(
 
 
 def record(connection: Connection, number: int) -> SampledRecord | None:
-    """A sampled record of a batch on hold, by a root or its message."""
+    """Return a sampled record of a batch on hold, by a root or its message."""
     statement = text(f"""
         SELECT {_COLUMNS}, f.root_id, b.interval_start, b.interval_end
         {_SAMPLE} AND (f.root_id = :number OR f.message_id = :number)
@@ -212,7 +221,7 @@ def record(connection: Connection, number: int) -> SampledRecord | None:
 
 
 def batches_on_hold(connection: Connection, batch_ids: Sequence[int]) -> list[int]:
-    """Those of these batches that are on hold."""
+    """Return those of these batches that are on hold."""
     statement = text("""
         SELECT batch_id FROM batch
         WHERE status = 'held' AND batch_id = ANY (cast(:ids AS bigint[])) ORDER BY 1
@@ -221,7 +230,7 @@ def batches_on_hold(connection: Connection, batch_ids: Sequence[int]) -> list[in
 
 
 def without_content(connection: Connection, batch_id: int) -> list[EmittedRecords]:
-    """The sampled records of a batch on hold whose content is not copied yet."""
+    """Return the sampled records of a batch on hold whose content is not copied yet."""
     records = """
         SELECT h.message_id, h.root_id, h.batch_id FROM hold_sample h
         WHERE h.batch_id = :id AND h.content IS NULL AND NOT EXISTS (
@@ -232,8 +241,9 @@ def without_content(connection: Connection, batch_id: int) -> list[EmittedRecord
 
 
 def keep_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
-    """Keep what sampled records contain; of how many. ``rows``: as of ``payloads.insert``. A
-    replay's snapshot does not have the place of a record in its file."""
+    """Keep the content of sampled records, and return for how many. ``rows``: as for
+    ``payloads.insert``. A replay's snapshot does not have the place of a record in its file.
+    """
     copy_content(connection, rows)
     statement = text("""
         UPDATE hold_sample h SET key = k.key, content = k.content, parsed = k.parsed,

@@ -1,4 +1,4 @@
-"""Statements behind metrics and notifications: what the ledger has open, and what it has lost."""
+"""Statements behind metrics and notifications: the open work and the lost records of the ledger."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,15 @@ from ledger.store.queries.rows import all_of
 
 @dataclass(frozen=True)
 class Measures:
-    """What a pipeline has open, and what it has lost; 0 where there is nothing.
+    """Open work and lost records of a pipeline; 0 where there is nothing.
 
-    ``oldest_pending_seconds``: age of its oldest undecided batch; ``age_ratio``: the greatest age
-    of an open batch as a share of the pipeline's greatest. ``failed_records``: failed or being
-    replayed; ``quarantined_records``: not accepted; those of a batch that another
-    replaced are its business. ``overdue_batches``: how many of the batches asked about it has.
+    ``oldest_pending_seconds``: age of its oldest undecided batch.
+    ``age_ratio``: the greatest age of an open batch, as a share of the pipeline's
+    ``max_batch_age``.
+    ``failed_records``: number of records that are failed or being replayed.
+    ``quarantined_records``: number of quarantined records that are not accepted. Records of a batch
+    that another one replaced are not counted.
+    ``overdue_batches``: number of the pipeline's batches among the overdue ones.
     """
 
     pipeline: str
@@ -31,7 +34,7 @@ class Measures:
 
 
 def of_pipelines(connection: Connection, overdue: Sequence[int]) -> list[Measures]:
-    """Of every pipeline, by name. ``overdue``: batches of which something is pending."""
+    """Return the measures of every pipeline, by name. ``overdue``: batches with overdue work."""
     statement = text("""
         WITH backlog AS (
           SELECT b.pipeline_id,
@@ -90,8 +93,8 @@ def of_pipelines(connection: Connection, overdue: Sequence[int]) -> list[Measure
 def quarantined_by_batch(
     connection: Connection, pipeline_id: int, after: datetime, until: datetime
 ) -> dict[int, int]:
-    """How many records each batch of a pipeline has quarantined that was decided between two
-    times, the first exclusive; without those that are accepted or replayed by now.
+    """Return how many records each batch of a pipeline has quarantined, of batches decided after
+    ``after`` and until ``until``. Records that are accepted or replayed by now are not counted.
     """
     statement = text("""
         SELECT b.batch_id, count(*) AS records

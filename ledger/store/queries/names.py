@@ -19,12 +19,14 @@ _BATCHES = """
 
 
 def pipelines(connection: Connection) -> list[str]:
-    """All pipelines."""
+    """Return all pipelines."""
     return list(connection.execute(text("SELECT name FROM pipeline ORDER BY 1")).scalars())
 
 
 def steps(connection: Connection, scope: Mapping[str, Any], kind: str | None = None) -> list[str]:
-    """The steps, or those of a ``kind``, that batches of ``scope`` have had: pipeline, batch_id."""
+    """Return the steps, or those of a ``kind``, that batches of ``scope`` have had: pipeline,
+    batch_id.
+    """
     statement = text(f"""
         SELECT DISTINCT s.name FROM batch_step s
         WHERE s.batch_id IN (SELECT b.batch_id {_BATCHES})
@@ -34,7 +36,7 @@ def steps(connection: Connection, scope: Mapping[str, Any], kind: str | None = N
 
 
 def has_reason(connection: Connection, scope: Mapping[str, Any], pattern: str) -> bool:
-    """Whether a record of ``scope`` has ever failed for a reason like this SQL pattern."""
+    """Return whether a record of ``scope`` has ever failed for a reason like this SQL pattern."""
     statement = text(f"""
         SELECT EXISTS (SELECT FROM failed_root r
           WHERE {REASON} LIKE :pattern AND r.batch_id IN (SELECT b.batch_id {_BATCHES}))
@@ -43,7 +45,7 @@ def has_reason(connection: Connection, scope: Mapping[str, Any], pattern: str) -
 
 
 def reasons(connection: Connection, scope: Mapping[str, Any]) -> list[str]:
-    """The most frequent reasons for which records of ``scope`` have failed, most first."""
+    """Return the most frequent reasons for which records of ``scope`` have failed, most first."""
     statement = text(f"""
         SELECT {REASON} FROM failed_root r WHERE r.batch_id IN (SELECT b.batch_id {_BATCHES})
         GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT :most

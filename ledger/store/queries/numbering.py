@@ -11,9 +11,12 @@ _SEQUENCE = "pg_get_serial_sequence('{table}', '{column}')"
 def move_on(
     connection: Connection, table: str, column: str, by: int, sequence: str | None = None
 ) -> int:
-    """Go on counting so far above the greatest number that a column was given; the next one.
-    ``sequence``: by default that of the column. It starts there from now on, which
-    ``unknown_runs`` reads."""
+    """Go on counting so far above the greatest number that a column was given, and return the next
+    number.
+
+    ``sequence``: by default the column's own. It starts at that number from now on, which
+    ``unknown_runs`` reads.
+    """
     if sequence is None:
         own = text(f"SELECT {_SEQUENCE.format(table=table, column=column)}")
         sequence = str(connection.execute(own).scalar_one())
@@ -26,12 +29,12 @@ def move_on(
 
 
 def newest_batch(connection: Connection) -> int | None:
-    """The greatest number of a batch; None: there is none."""
+    """Return the greatest number of a batch; None: there is none."""
     return connection.execute(text("SELECT max(batch_id) FROM batch")).scalar()
 
 
 def undecided_batches(connection: Connection) -> list[int]:
-    """Batches that are open or on hold."""
+    """Return batches that are open or on hold."""
     statement = text("""
         SELECT batch_id FROM batch WHERE status IN ('open', 'held') ORDER BY batch_id
     """)
@@ -39,8 +42,10 @@ def undecided_batches(connection: Connection) -> list[int]:
 
 
 def unknown_runs(connection: Connection, batch_id: int, run_ids: Sequence[int]) -> list[int]:
-    """Those of the runs that have not noted that they write for the batch. What was given before
-    the numbers were moved on is not among them: that is never given again."""
+    """Return those of the runs that have not noted that they write for the batch.
+
+    Numbers from before the numbers were moved on are left out, because they are never given again.
+    """
     statement = text(f"""
         SELECT stored.id FROM unnest(cast(:ids AS bigint[])) AS stored (id)
         WHERE stored.id >= (

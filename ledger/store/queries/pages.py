@@ -1,5 +1,5 @@
-"""Statements behind the pages. What grows with the history, or with the failures of a batch, is
-limited.
+"""Statements behind the pages. Results that grow with the history, or with the failures of a batch,
+are limited.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,11 @@ LONGEST = "20s"  # of a search
 
 @dataclass(frozen=True)
 class ListedBatch(Counts):
-    """A batch with its pipeline's policy. ``unpublished``: something of it is yet to be published.
-    ``failed_at_settlement``: records. ``replaced_by``: the batch that reads its interval instead.
+    """A batch with its pipeline's policy.
+
+    ``unpublished``: whether something of it has yet to be published.
+    ``failed_at_settlement``: number of records.
+    ``replaced_by``: the batch that reads its interval instead.
     """
 
     tolerate: float
@@ -35,7 +38,9 @@ class ListedBatch(Counts):
 
 @dataclass(frozen=True)
 class Committed:
-    """How many of a batch's steps are committed, but for those that follow the settlement."""
+    """Number of a batch's steps and of the committed ones, without steps that follow the
+    settlement.
+    """
 
     batch_id: int
     committed: int
@@ -79,9 +84,12 @@ class Publication:
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Records that failed in a batch at a step. ``reason``: None: all of their source.
-    ``failed``: still, or being replayed. ``accepted``: of the quarantined. ``groups``: how many
-    there are without the limit.
+    """Records that failed in a batch at a step.
+
+    ``reason``: None: the group is all failed records of its source.
+    ``failed``: number of records that are still failed, or being replayed.
+    ``accepted``: number of the quarantined records that are accepted.
+    ``groups``: number of groups without the limit.
     """
 
     step: str
@@ -96,14 +104,17 @@ class FailureGroup:
 
     @property
     def missing(self) -> int:
-        """Of the records, those that are missing now."""
+        """Number of the records that are missing now."""
         return self.failed + self.quarantined - self.accepted
 
 
 @dataclass(frozen=True)
 class ListedRecord:
-    """A record that failed in a batch. ``key``: as text; ``beginning``: of its content. ``status``
-    and ``attempts``: None for one of a batch on hold.
+    """A record that failed in a batch.
+
+    ``key``: its key as text.
+    ``beginning``: the beginning of its content.
+    ``status``, ``attempts``: None for a record of a batch on hold.
     """
 
     root_id: int
@@ -132,17 +143,17 @@ _BATCHES = """
 
 
 def limit_time(connection: Connection) -> None:
-    """End a statement of this transaction that takes too long."""
+    """Make a statement of this transaction fail that takes too long."""
     connection.execute(text(f"SET LOCAL statement_timeout = '{LONGEST}'"))
 
 
 def batches(connection: Connection, ids: Sequence[int]) -> list[ListedBatch]:
-    """These batches, newest first."""
+    """Return these batches, newest first."""
     return all_of(ListedBatch, connection.execute(text(_BATCHES), {"ids": list(ids)}))
 
 
 def latest(connection: Connection, pipelines: Sequence[str]) -> list[int]:
-    """The latest original of each pipeline that has one."""
+    """Return the latest original of each pipeline that has one."""
     statement = text("""
         SELECT b.batch_id FROM pipeline p CROSS JOIN LATERAL (
           SELECT batch_id FROM batch o
@@ -154,25 +165,26 @@ def latest(connection: Connection, pipelines: Sequence[str]) -> list[int]:
 
 
 def recent(connection: Connection, pipelines: Sequence[str]) -> list[int]:
-    """The latest batches of these pipelines, at most ``RECENT``."""
+    """Return the latest batches of these pipelines, at most ``RECENT``."""
     return _latest(connection, pipelines, "WHERE true", RECENT)
 
 
 def originals(connection: Connection, pipeline: str) -> list[int]:
-    """The latest originals of a pipeline that nothing has replaced, at most ``INTERVALS``."""
+    """Return the latest originals of a pipeline that are not replaced, at most ``INTERVALS``."""
     condition = "WHERE b.kind = 'original' AND b.status <> 'superseded'"
     return _latest(connection, [pipeline], condition, INTERVALS)
 
 
 def open_batches(connection: Connection, pipelines: Sequence[str]) -> list[int]:
-    """The batches of these pipelines that are under way, latest first, at most ``WAITING``."""
+    """Return the open batches of these pipelines, latest first, at most ``WAITING``."""
     return _latest(connection, pipelines, "WHERE b.status = 'open'", WAITING)
 
 
 def waiting(connection: Connection, pipelines: Sequence[str]) -> list[int]:
-    """The batches of these pipelines that wait for a person, latest first, at most ``WAITING``:
-    held ones; abandoned originals whose interval no later one reads; originals with more failed
-    and quarantined records than are tolerated, of which some are failed, or not accepted.
+    """Return the batches of these pipelines that wait for a person, latest first, at most
+    ``WAITING``: batches on hold; abandoned originals whose interval no later one reads; and
+    originals with more failed and quarantined records than are tolerated, if some of these are
+    failed, or not accepted.
     """
     union = " UNION ".join(f"({_LATEST.format(condition)})" for condition in _WAITING)
     statement = text(f"SELECT batch_id FROM ({union}) w ORDER BY batch_id DESC LIMIT :limit")
@@ -221,7 +233,7 @@ _WAITING = (
 
 
 def progress(connection: Connection, ids: Sequence[int]) -> list[Committed]:
-    """How far each of these batches is."""
+    """Return how many steps of each of these batches are committed."""
     statement = text("""
         SELECT s.batch_id, count(r.step_run_id) AS committed, count(*) AS steps
         FROM batch_step s
@@ -233,7 +245,7 @@ def progress(connection: Connection, ids: Sequence[int]) -> list[Committed]:
 
 
 def of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> list[int]:
-    """The batches that a run of a DAG has opened, latest first."""
+    """Return the batches that a run of a DAG has opened, latest first."""
     statement = text("""
         SELECT batch_id FROM batch
         WHERE dag_id = :dag_id AND run_id = ANY (cast(:run_ids AS text[])) ORDER BY batch_id DESC
@@ -244,7 +256,7 @@ def of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> list[
 
 
 def pipeline_of_record(connection: Connection, number: int) -> str | None:
-    """The pipeline of a record, by its number or by a root of it; None: there is none."""
+    """Return the pipeline of a record, by its number or by a root of it; None: there is none."""
     statement = text("""
         SELECT p.name FROM batch_source s JOIN pipeline p USING (pipeline_id)
         WHERE s.first_root <= :id AND s.first_root + s.roots > :id
@@ -254,8 +266,8 @@ def pipeline_of_record(connection: Connection, number: int) -> str | None:
 
 
 def followed(connection: Connection, batch_id: int) -> list[FollowedStep]:
-    """The steps after the settlement that have run in other batches of a batch's family, each as of
-    the latest.
+    """Return the steps after the settlement that have run in other batches of a batch's family,
+    each with the latest of these.
     """
     statement = text("""
         SELECT DISTINCT ON (s.name) s.name AS step, r.batch_id, r.state, r.output_rows
@@ -269,7 +281,9 @@ def followed(connection: Connection, batch_id: int) -> list[FollowedStep]:
 
 
 def drops(connection: Connection, batch_id: int) -> list[Dropped]:
-    """What the steps of a batch dropped on purpose, most first."""
+    """Return the number of records that steps of a batch dropped on purpose, by step and reason,
+    most first.
+    """
     statement = text("""
         SELECT step, reason, records FROM step_drops WHERE batch_id = :id
         ORDER BY records DESC, step, reason LIMIT :limit
@@ -278,14 +292,16 @@ def drops(connection: Connection, batch_id: int) -> list[Dropped]:
 
 
 def published(connection: Connection, batch_id: int) -> list[Publication]:
-    """What the sinks have published of a batch."""
+    """Return the publications of a batch's sinks."""
     statement = text("SELECT * FROM sink_publication WHERE batch_id = :id ORDER BY step_run_id")
     return all_of(Publication, connection.execute(statement, {"id": batch_id}))
 
 
 def failures(connection: Connection, batch_id: int) -> list[FailureGroup]:
-    """Where and why records failed in a batch, most first. And, without limit, how many records of
-    each source failed at each step. One statement, for it reads all failures of the batch.
+    """Return the failed records of a batch by step and reason, most first, and, without limit,
+    their number by step and source.
+
+    One statement does both, because it reads all failures of the batch.
     """
     statement = text("""
         WITH counted AS MATERIALIZED (
@@ -330,11 +346,11 @@ _FILTERS = dict.fromkeys(("step", "reason", "status", "search"))
 def records(
     connection: Connection, batch_id: int, filters: Mapping[str, Any], *, on_hold: bool
 ) -> list[ListedRecord]:
-    """Records that failed in a batch, or, of a batch on hold, the sampled ones that would, in order
-    of their roots; one more than a page, if there are more.
+    """Return records that failed in a batch, or, of a batch on hold, the sampled ones that would
+    fail, in order of their roots. If there are more than a page, one more record is returned.
 
-    ``filters``: step, reason, status, which those on hold do not have; search, a number of the
-    record, or text in reason or content; after, a root.
+    ``filters``: step, reason, status (which those on hold do not have); search, a number of the
+    record, or text in its reason or content; after, a root.
     """
     statement = text(f"""
         SELECT x.root_id, x.message_id, x.source, x.step, x.reason, x.key::text AS key,

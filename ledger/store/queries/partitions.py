@@ -4,7 +4,7 @@ from sqlalchemy import Connection, text
 
 
 def open_partition(connection: Connection, batch_id: int) -> None:
-    """Make the batch's delta partition, unless it is there."""
+    """Make the batch's delta partition, unless it exists."""
     connection.execute(text("SELECT open_partition(:id)"), {"id": batch_id})
 
 
@@ -16,9 +16,9 @@ def clear_partition(connection: Connection, batch_id: int) -> bool:
 
 
 def decided_partitions(connection: Connection) -> list[int]:
-    """Decided batches whose delta partition still stands.
+    """Return decided batches whose delta partition still exists.
 
-    An abandoned batch keeps its partition, for it may be reopened.
+    An abandoned batch keeps its partition, because it may be opened again.
     """
     statement = text("""
         WITH standing AS MATERIALIZED (
@@ -32,10 +32,10 @@ def decided_partitions(connection: Connection) -> list[int]:
 
 
 def drop_partition(connection: Connection, batch_id: int, lock_timeout: str) -> bool:
-    """Drop the batch's partition; False if another sweep has, or is dropping one.
+    """Drop the batch's partition; return False if another sweep has dropped it, or is dropping one.
 
     Raises the driver's error at once if a driver still writes there, and after ``lock_timeout``,
-    for example ``500ms``, if other batches' deltas are in use: meanwhile everything that is to use
+    for example ``500ms``, if other batches' deltas are in use. Meanwhile every statement that uses
     them waits.
     """
     if not try_clean_up_lock(connection) or not _stands(connection, batch_id):

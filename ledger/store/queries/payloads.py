@@ -20,7 +20,9 @@ _CONTENT = "message_id, batch_id, root_id, key, content, parsed, source_file, so
 
 @dataclass(frozen=True)
 class FailedMessage:
-    """A failed record with its content. ``batch_id``: its original's. ``layout``: of the source."""
+    """A failed record with its content. ``batch_id``: the original. ``layout``: layout of the
+    source.
+    """
 
     message_id: int
     batch_id: int
@@ -50,8 +52,11 @@ class Fields:
 
 @dataclass(frozen=True)
 class EmittedRecords:
-    """Records that one emit of a batch has read: messages and their roots, in order of these.
-    ``first_root``: of all that it has read."""
+    """Records that one emit of a batch has read: messages and their roots, in the order of the
+    roots.
+
+    ``first_root``: the first root of everything that the emit has read.
+    """
 
     batch_id: int
     source: str
@@ -62,8 +67,9 @@ class EmittedRecords:
 
 
 def by_emit(connection: Connection, records: str, **keys: Any) -> list[EmittedRecords]:
-    """Records by batch and source that read them. ``records``: a SELECT of message_id, root_id,
-    batch_id."""
+    """Return records by the batch and source that read them. ``records``: a SELECT of message_id,
+    root_id, batch_id.
+    """
     statement = text(f"""
         SELECT s.batch_id, s.source, s.emit_run_id, s.first_root,
                array_agg(x.message_id ORDER BY x.root_id) AS messages,
@@ -91,14 +97,14 @@ _READ_AGAIN = """
 
 
 def missing(connection: Connection, batch_id: int) -> list[EmittedRecords]:
-    """The messages of an original whose content is not kept."""
+    """Return the messages of an original whose content is not kept."""
     records = f"""{_OF_ORIGINAL} m.original_batch_id = :id
       AND NOT EXISTS (SELECT FROM failed_payload f WHERE f.message_id = m.message_id)"""
     return by_emit(connection, records, id=batch_id)
 
 
 def of_source(connection: Connection, batch_id: int, source: str) -> list[EmittedRecords]:
-    """The messages of an original's source."""
+    """Return the messages of an original's source."""
     records = f"{_OF_ORIGINAL} m.original_batch_id = :id AND m.source = :source"
     return by_emit(connection, records, id=batch_id, source=source)
 
@@ -106,8 +112,9 @@ def of_source(connection: Connection, batch_id: int, source: str) -> list[Emitte
 def claimed(
     connection: Connection, replay_batch_id: int, original_id: int, source: str
 ) -> list[EmittedRecords]:
-    """The messages that a replay has claimed of a source, each with the attempt that read what it
-    contains."""
+    """Return the messages that a replay has claimed of a source, each with the attempt that read
+    its content.
+    """
     records = f"""
         SELECT m.message_id, coalesce(x.root_id, m.message_id) AS root_id,
                coalesce(x.batch_id, m.original_batch_id) AS batch_id
@@ -119,8 +126,9 @@ def claimed(
 
 
 def read_again(connection: Connection, batch_id: int) -> list[EmittedRecords]:
-    """The messages of an original that a replay has read again, and whose kept content is that of
-    an earlier attempt."""
+    """Return the messages of an original that a replay has read again, and whose kept content is
+    that of an earlier attempt.
+    """
     records = f"""
         SELECT x.* FROM ({_READ_AGAIN}) x
         JOIN failed_payload f ON f.message_id = x.message_id AND f.root_id < x.root_id
@@ -130,8 +138,9 @@ def read_again(connection: Connection, batch_id: int) -> list[EmittedRecords]:
 
 
 def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
-    """Batches of which the content of failed records is not kept yet: originals, and batches on
-    hold."""
+    """Return batches with failed records whose content is not kept yet: originals, and batches on
+    hold.
+    """
     statement = text("""
         SELECT batch_id FROM pending_follow_up
         WHERE follow_up = 'keep'
@@ -147,8 +156,9 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
 
 
 def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
-    """Keep content, but for messages that have theirs, or that were forgotten; of how many. Columns
-    as ``Payload``'s."""
+    """Keep content, except of messages whose content is kept or forgotten, and return for how many
+    messages. Columns as in ``Payload``.
+    """
     copy_content(connection, rows)
     statement = text(
         "INSERT INTO failed_payload SELECT * FROM kept_payload ON CONFLICT (message_id) DO NOTHING"
@@ -157,7 +167,7 @@ def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
-    """Keep what messages contain now instead of what they did; of how many."""
+    """Replace the content of messages by their present content, and return for how many."""
     copy_content(connection, rows)
     statement = text("""
         UPDATE failed_payload f SET root_id = k.root_id, content = k.content, parsed = k.parsed,
@@ -169,7 +179,7 @@ def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def copy_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
-    """Copy content to the temporary table ``kept_payload``. Columns as ``Payload``'s."""
+    """Copy content to the temporary table ``kept_payload``. Columns as in ``Payload``."""
     connection.execute(text("CREATE TEMP TABLE kept_payload (LIKE failed_payload) ON COMMIT DROP"))
     lines = io.StringIO("".join("\t".join(map(copied_field, row)) + "\n" for row in rows))
     with raw_cursor(connection) as cursor:
@@ -179,8 +189,9 @@ def copy_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
 def failed_keys(
     connection: Connection, batch_id: int, source: str, names: Sequence[str]
 ) -> list[tuple[int, list[str | None], bool]]:
-    """The messages of an original's source, with the values of these columns as text, null where
-    they are not known, and whether it parsed."""
+    """Return the messages of an original's source, with the values of these columns as text, null
+    if they are not known, and whether it parsed.
+    """
     statement = text("""
         SELECT m.message_id, ARRAY(
           SELECT coalesce(f.key ->> u.name, CASE WHEN f.parsed THEN f.content::jsonb ->> u.name END)
@@ -194,7 +205,7 @@ def failed_keys(
 
 
 def claimed_contents(connection: Connection, batch_id: int, source: str) -> dict[int, str]:
-    """The messages that a replay has claimed of a source, with what they contained."""
+    """Return the messages that a replay has claimed of a source, with their kept content."""
     statement = text("""
         SELECT m.message_id, coalesce(f.content, '') AS content
         FROM failed_message m LEFT JOIN failed_payload f ON f.message_id = m.message_id
@@ -205,7 +216,7 @@ def claimed_contents(connection: Connection, batch_id: int, source: str) -> dict
 
 
 def copied_field(value: Any) -> str:
-    """A value as COPY reads it from text."""
+    """Return a value as COPY reads it from text."""
     if value is None:
         return "\\N"
     return value.translate(_ESCAPES) if isinstance(value, str) else str(value)
@@ -253,11 +264,12 @@ def records(
     conditions: Sequence[Comparison],
     limit: int | None,
 ) -> Iterator[FailedMessage]:
-    """Failed and quarantined records that match, by message.
+    """Return failed and quarantined records that match, by message.
 
-    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), since (when it last failed),
-    null or omitted: any; ``without``: numbers to leave out; ``recovered``: instead records that
-    were recovered; ``ever``: also these, and those whose batch was replaced.
+    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), since (time of the last
+    failure); a key that is null or omitted matches any. ``without``: numbers to leave out.
+    ``recovered``: instead records that were recovered. ``ever``: also these, and records whose
+    batch was replaced.
     """
     where, keys = conditions_sql(conditions)
     statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")
@@ -269,14 +281,14 @@ def records(
 def count(
     connection: Connection, selection: Mapping[str, Any], conditions: Sequence[Comparison]
 ) -> int:
-    """How many records ``records`` has without a limit."""
+    """Return how many records ``records`` returns without a limit."""
     where, keys = conditions_sql(conditions)
     statement = text(f"SELECT count(*) {_RECORDS}{where}")
     return int(connection.execute(statement, {**_ANY, **selection, **keys}).scalar_one())
 
 
 def fields(connection: Connection, selection: Mapping[str, Any]) -> list[Fields]:
-    """The fields of failed records by source, of one record each that parsed, if one did."""
+    """Return the fields of failed records by source, from one record each, a parsed one if any."""
     statement = text(f"""
         SELECT pipeline, source,
                ARRAY(SELECT jsonb_object_keys(fields) ORDER BY 1) AS names
@@ -288,7 +300,7 @@ def fields(connection: Connection, selection: Mapping[str, Any]) -> list[Fields]
 
 
 def conditions_sql(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:
-    """The conditions as SQL: names and values are bound, operators are the parser's words."""
+    """Return the conditions as SQL, with bound names and values and the parser's operators."""
     parts, keys = [""], {}
     for number, condition in enumerate(conditions):
         field, value = f"({_FIELDS} ->> :name_{number})", f":value_{number}"

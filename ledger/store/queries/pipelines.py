@@ -34,8 +34,9 @@ RETURNING pipeline_id, (  -- as it was before
 
 
 def save(connection: Connection, policy: Mapping[str, Any]) -> int:
-    """Insert the pipeline, or update its policy where that has changed; locks its row in any case,
-    so that opens wait for each other. ``policy``: name, target, and all of ``POLICY``.
+    """Insert the pipeline, or update its policy if that has changed, and return its number. Locks
+    its row in any case, so that opens wait for each other. ``policy``: name, target, and all of
+    ``POLICY``.
     """
     before = lock(connection, policy["name"])
     changed = connection.execute(text(_SAVE), dict(policy)).first()
@@ -49,23 +50,24 @@ def save(connection: Connection, policy: Mapping[str, Any]) -> int:
 
 
 def find(connection: Connection, name: str) -> int | None:
-    """Its number; None before its first batch."""
+    """Return the number of a pipeline; None before its first batch."""
     statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name")
     pipeline_id = connection.execute(statement, {"name": name}).scalar()
     return None if pipeline_id is None else int(pipeline_id)
 
 
 def lock(connection: Connection, name: str) -> int | None:
-    """As ``find``, with the pipeline's row locked for the transaction, as every opening of a batch
-    locks it."""
+    """Return the number of a pipeline, or None, as ``find`` does, and lock its row for the
+    transaction, as every opening of a batch does.
+    """
     statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name FOR NO KEY UPDATE")
     pipeline_id = connection.execute(statement, {"name": name}).scalar()
     return None if pipeline_id is None else int(pipeline_id)
 
 
 def _look_again(connection: Connection, pipeline_id: int) -> None:
-    """What had failed before is for the sweeper to replay now: it rechecks these originals,
-    locked in order.
+    """Let the sweeper look again at a pipeline's originals with failed records, which it may replay
+    now. They are locked in order.
     """
     locked = text("""
         SELECT o.batch_id FROM batch o

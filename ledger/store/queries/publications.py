@@ -1,4 +1,4 @@
-"""Statements about what sinks are to publish, and what they have published."""
+"""Statements about publications of sinks: decided, ready, carried out and replaced."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -39,8 +39,11 @@ ON CONFLICT DO NOTHING
 
 @dataclass(frozen=True)
 class PendingPublication:
-    """What is decided of a sink's run and not published. ``folder``, ``files``: what is to be
-    published; None: just what the run has staged. ``input_run_id``: the run that it read."""
+    """A publication of a sink's run that is decided and not carried out.
+
+    ``folder``, ``files``: the rows to publish; None: exactly what the run has staged.
+    ``input_run_id``: the run that the sink's run read.
+    """
 
     batch_id: int
     original_id: int
@@ -54,8 +57,11 @@ class PendingPublication:
 
 @dataclass(frozen=True)
 class FailedRoot:
-    """A root that failed in a batch. ``live``: its message had, or is to have, a further attempt:
-    it was not quarantined with this one."""
+    """A root that failed in a batch.
+
+    ``live``: whether its message had, or will have, a further attempt, because it was not
+    quarantined with this one.
+    """
 
     root_id: int
     source: str
@@ -65,11 +71,11 @@ class FailedRoot:
 
 
 def decide(connection: Connection, family_id: int) -> int:
-    """Decide that the sinks publish the settled batches of a family, each what its committed run
-    staged; how many.
+    """Decide that the sinks publish the settled batches of a family, each batch's staged output of
+    the committed run, and return the number of publications.
 
-    It is ready where nothing is to be withheld: nothing of the batch failed, or, at least once, the
-    sink refused nothing.
+    A publication is ready if nothing has to be withheld: nothing of the batch failed, or, at least
+    once, the sink refused nothing.
     """
     ready = "b.failed_roots = 0 OR b.guarantee = 'at_least_once' AND r.failed_rows = 0"
     statement = _DECIDE.format(ready=ready, condition="b.family_id = :id AND b.status = 'settled'")
@@ -77,9 +83,11 @@ def decide(connection: Connection, family_id: int) -> int:
 
 
 def decide_untouched(connection: Connection, batch_id: int, reached: Collection[str]) -> int:
-    """Within a settlement, for the sinks that acked no row of a root that fails, all but those that
-    it ``reached``: what they staged is what is to be published; how many. Where rows are withheld
-    by unit, that proves nothing.
+    """Decide, within a settlement, the publications of sinks that acked no row of a root that
+    fails, and return how many there are.
+
+    ``reached``: the steps that acked such a row. The other sinks publish exactly their staged
+    output. Where rows are withheld by unit, the absence of such acks proves nothing.
     """
     condition = "b.batch_id = :id AND NOT s.units AND r.step <> ALL (cast(:reached AS text[]))"
     statement = _DECIDE.format(ready="true", condition=condition)
@@ -88,8 +96,8 @@ def decide_untouched(connection: Connection, batch_id: int, reached: Collection[
 
 
 def decide_at_commit(connection: Connection, run_id: int) -> None:
-    """Decide that a sink publishes what its run has staged, whatever becomes of the batch. What an
-    earlier run of it staged counts no more; published, it is replaced by this.
+    """Decide that a sink publishes the staged output of its run, whatever happens to the batch. The
+    staged output of an earlier run no longer counts; if it was published, this output replaces it.
     """
     connection.execute(text(_DECIDE_RUN), {"run": run_id})
 
@@ -108,8 +116,8 @@ _BESIDE = {
 
 
 def decide_result(connection: Connection, run_id: int, of: Literal["family", "pipeline"]) -> None:
-    """Decide that a sink publishes the result that its run has staged, in place of the one that it
-    published, or was about to publish, before: ``of`` the family or of the pipeline.
+    """Decide that a sink publishes the staged result of its run, in place of the result that it
+    published, or was going to publish, before: ``of`` the family or of the pipeline.
     """
     keys = {"run": run_id}
     others = f"""
@@ -141,14 +149,14 @@ def decide_result(connection: Connection, run_id: int, of: Literal["family", "pi
 
 
 def open_failures(connection: Connection, original_id: int) -> int:
-    """Messages of an original that are failed or being replayed."""
+    """Return the messages of an original that are failed or being replayed."""
     statement = text("SELECT count(*) FROM open_failure WHERE original_batch_id = :id")
     return int(connection.execute(statement, {"id": original_id}).scalar_one())
 
 
 def supersede(connection: Connection, batch_id: int) -> int:
-    """What is decided and not published of the batches that ``batch_id`` replaces never will be;
-    how many.
+    """Cancel the publications that are decided and not carried out of the batches that ``batch_id``
+    replaces, and return how many.
     """
     statement = text(f"""
         UPDATE publication SET replaced_at = now()
@@ -158,7 +166,7 @@ def supersede(connection: Connection, batch_id: int) -> int:
 
 
 def has_earlier(connection: Connection, batch_id: int, sink: str, run_id: int) -> bool:
-    """Whether a sink was ever to publish an earlier run of the batch."""
+    """Return whether a publication of an earlier run of the sink for the batch was ever decided."""
     statement = text("""
         SELECT EXISTS (SELECT FROM publication
                        WHERE batch_id = :batch_id AND sink = :sink AND step_run_id < :run)
@@ -177,7 +185,9 @@ JOIN step_run_input i USING (step_run_id)
 
 
 def pending(connection: Connection, batch_id: int) -> list[PendingPublication]:
-    """What is decided and not published of a batch's family, oldest batch first."""
+    """Return the publications of a batch's family that are decided and not carried out, oldest
+    batch first.
+    """
     statement = text(f"""
         {_PENDING} WHERE b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         ORDER BY x.batch_id, x.sink
@@ -200,8 +210,9 @@ SELECT 1 WHERE (SELECT count(*) FROM own) = (SELECT count(*) FROM locked)
 
 
 def lock_pending(connection: Connection, run_id: int) -> PendingPublication | None:
-    """The pending publication of a sink's run, locked for the transaction with those of its other
-    runs for the batch; None if it is published, replaced, or another transaction is at one of them.
+    """Lock the pending publication of a sink's run for the transaction, with those of its other
+    runs for the batch, and return it. None if it is published or replaced, or if another
+    transaction has locked one of them.
     """
     statement = text(f"{_PENDING} WHERE x.step_run_id = :run")
     keys = {"run": run_id}
@@ -211,7 +222,7 @@ def lock_pending(connection: Connection, run_id: int) -> PendingPublication | No
 
 
 def states(connection: Connection, batch_id: int) -> dict[int, str]:
-    """The states in ``sink_publication`` of all runs of a batch's sinks, by run."""
+    """Return the states in ``sink_publication`` of all runs of a batch's sinks, by run."""
     statement = text("SELECT step_run_id, state FROM sink_publication WHERE batch_id = :id")
     return {row.step_run_id: row.state for row in connection.execute(statement, {"id": batch_id})}
 
@@ -219,7 +230,7 @@ def states(connection: Connection, batch_id: int) -> dict[int, str]:
 def set_ready(
     connection: Connection, run_id: int, folder: str, files: list[dict[str, Any]]
 ) -> bool:
-    """The files that hold just what is to be published; False if others were named already."""
+    """Set the files with exactly the rows to publish; return False if others were set already."""
     statement = text("""
         UPDATE pending_publication
         SET ready = true, folder = :folder, files = cast(:files AS jsonb), rows = :rows
@@ -231,8 +242,9 @@ def set_ready(
 
 
 def set_published(connection: Connection, run_id: int) -> None:
-    """What a sink's run staged is published, in place of what earlier runs of it had of the
-    batch."""
+    """Note that the staged output of a sink's run is published, in place of that of its earlier
+    runs for the batch.
+    """
     connection.execute(
         text("UPDATE publication SET published_at = now() WHERE step_run_id = :run"),
         {"run": run_id},
@@ -248,9 +260,9 @@ def set_published(connection: Connection, run_id: int) -> None:
 
 
 def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list[int]:
-    """Batches whose rows the sink's run of a batch takes the place of: those that the batch
-    reprocesses, those of its family whose units it redelivers, and settled ones of its family
-    whose rows, if the sink has some, are of a run that was superseded: their records are replayed.
+    """Return the batches whose rows the sink's run of a batch replaces: batches that the batch
+    reprocesses; batches of its family whose units it delivers again; and settled batches of its
+    family whose rows in the sink, if any, are of a superseded run, as their records are replayed.
     """
     statement = text(f"""
         {_REPLACED}
@@ -273,7 +285,9 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
 
 
 def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int]) -> None:
-    """The batches of its family whose rows are removed when those of a sink's run are published."""
+    """Note the batches of its family whose rows are removed when those of a sink's run are
+    published.
+    """
     for batch_id in batch_ids:
         connection.execute(
             text(
@@ -285,7 +299,7 @@ def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int])
 
 
 def failed_roots(connection: Connection, batch_id: int) -> list[FailedRoot]:
-    """Roots that failed in a batch, in order."""
+    """Return roots that failed in a batch, in order."""
     statement = text(f"""
         SELECT r.root_id, m.source, r.step, {REASON} AS reason,
                NOT (m.status = 'quarantined' AND m.root_id = r.root_id) AS live
@@ -296,7 +310,7 @@ def failed_roots(connection: Connection, batch_id: int) -> list[FailedRoot]:
 
 
 def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) -> None:
-    """Rows of these batches are no longer in the sink."""
+    """Note that rows of these batches are no longer in the sink."""
     connection.execute(
         text("""
         UPDATE publication SET replaced_at = now()
@@ -307,8 +321,8 @@ def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) ->
 
 
 def cancel(connection: Connection, run_id: int) -> None:
-    """A sink never publishes what its run staged: what it was to republish failed once more, and
-    what is published stays.
+    """Cancel the publication of a sink's run, because the records to publish again failed once
+    more. Rows that are published stay.
     """
     connection.execute(
         text("""
@@ -320,6 +334,6 @@ def cancel(connection: Connection, run_id: int) -> None:
 
 
 def republished(connection: Connection, run_id: int) -> bool:
-    """Whether a sink's run redelivers rows that earlier batches of its family published."""
+    """Return whether a sink's run redelivers rows that earlier batches of its family published."""
     statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE step_run_id = :run)")
     return bool(connection.execute(statement, {"run": run_id}).scalar_one())

@@ -1,4 +1,4 @@
-"""Statements about units that are to be replayed without their quarantined records."""
+"""Statements about units that have to be replayed without their quarantined records."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from ledger.store.queries.refining import SETTLING
 
 
 def pending(connection: Connection, batch_id: int) -> list[int]:
-    """Settled batches of a batch's family in which records of units were quarantined, and
-    the units without them are not requested yet.
+    """Return the settled batches of a batch's family in which records of units were quarantined,
+    and for which the units without them are not requested yet.
     """
     statement = text("""
         SELECT f.batch_id FROM pending_rebuild f
@@ -20,7 +20,7 @@ def pending(connection: Connection, batch_id: int) -> list[int]:
 
 
 def set_requested(connection: Connection, batch_id: int) -> None:
-    """The units of a batch are requested, without the records that were quarantined."""
+    """Note that the units of a batch are requested, without the records that were quarantined."""
     connection.execute(
         text("UPDATE batch SET rebuild_requested_at = now() WHERE batch_id = :id"), {"id": batch_id}
     )

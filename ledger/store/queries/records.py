@@ -1,4 +1,4 @@
-"""Statements about single records: what became of one, and quarantining one."""
+"""Statements about single records: their state and history, and quarantining one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,8 +30,10 @@ RECORDS_QUARANTINED = """
 
 @dataclass(frozen=True)
 class LastFailure(FailedMessage):
-    """A message that failed at least once, with its last failure; all else is of its original.
-    ``content_root``: that has the content.
+    """A message that failed at least once, with its last failure; the other columns are those of
+    its original.
+
+    ``content_root``: the root whose content is kept.
     """
 
     root_id: int
@@ -70,8 +72,10 @@ class EmittedRoot:
 
 @dataclass(frozen=True)
 class DecidedAttempt:
-    """A decided attempt of a message that failed once. Of a failure: ``cause``; ``detail``, raw
-    text; the rows that do not add up, see ``failed_root_detail``.
+    """A decided attempt of a message that failed once.
+
+    ``cause``, ``detail``: of a failure; the detail is raw text. For rows that do not add up, see
+    ``failed_root_detail``.
     """
 
     attempt: int
@@ -91,8 +95,11 @@ class DecidedAttempt:
 
 @dataclass(frozen=True)
 class PersonalDecision:
-    """Who accepted that a message stays out. ``by_hand``: by quarantining it. ``holds``: it is
-    about the last attempt, and stands."""
+    """A person's acceptance of a message.
+
+    ``by_hand``: whether the person quarantined the message.
+    ``holds``: whether it is about the last attempt, so that it still stands.
+    """
 
     accepted_by: str
     accepted_at: datetime
@@ -102,7 +109,7 @@ class PersonalDecision:
 
 
 def failed_record(connection: Connection, number: int) -> LastFailure | None:
-    """A message that failed at least once, by its id or by a root of it."""
+    """Return a message that failed at least once, by its id or by a root of it."""
     statement = text(f"""
         SELECT m.message_id, m.root_id, m.status::text AS status, {ACCEPTED_BY} AS accepted_by,
                m.attempts,
@@ -130,7 +137,9 @@ def failed_record(connection: Connection, number: int) -> LastFailure | None:
 
 
 def emitted_root(connection: Connection, number: int) -> EmittedRoot:
-    """The root of this number. Raises InputError if it was never emitted."""
+    """Return the root of this number, whatever its state. Raises InputError if it was never
+    emitted.
+    """
     statement = text("""
         SELECT root_id, message_id, batch_id, pipeline, source, status FROM root_state(:id)
     """)
@@ -145,7 +154,7 @@ def emitted_root(connection: Connection, number: int) -> EmittedRoot:
 
 
 def _lists_any(connection: Connection) -> bool:
-    """Whether there is a record that ``failed --records`` lists."""
+    """Return whether there is a record that ``failed --records`` lists."""
     statement = text("""
         SELECT EXISTS (SELECT FROM failed_message m
                        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
@@ -156,13 +165,13 @@ def _lists_any(connection: Connection) -> bool:
 
 
 def _last_root(connection: Connection) -> int:
-    """The greatest root that any batch has emitted; 0 if none has."""
+    """Return the greatest root that any batch has emitted; 0 if none has."""
     statement = text("SELECT coalesce(max(first_root + roots - 1), 0) FROM batch_source")
     return int(connection.execute(statement).scalar_one())
 
 
 def attempts(connection: Connection, message_id: int) -> list[DecidedAttempt]:
-    """Every decided attempt of a message that failed once, in order."""
+    """Return every decided attempt of a message that failed once, in order."""
     statement = text("""
         SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.step, f.cause, h.reason, f.detail,
                f.producers, f.emitted_edges, f.acked_edges, f.wrong_at, h.decided_at
@@ -173,7 +182,7 @@ def attempts(connection: Connection, message_id: int) -> list[DecidedAttempt]:
 
 
 def decisions(connection: Connection, message_id: int) -> list[PersonalDecision]:
-    """Who accepted that a message stays out, in order."""
+    """Return the persons' decisions that a message stays out, in order."""
     statement = text("""
         SELECT c.accepted_by, c.accepted_at, c.reason, EXISTS (
                  SELECT FROM manual_quarantine q
@@ -195,10 +204,10 @@ def quarantine(
     reason: str,
     by: str,
 ) -> int:
-    """Move failed messages of an original to quarantine, accepted, and keep who did it and why; how
-    many. Batches in which they failed are rechecked for units that they keep back.
+    """Move failed messages of an original to quarantine, accepted, keep who did it and why, and
+    return how many. Batches in which they failed are rechecked for units that they keep back.
 
-    Null: any message, any step of the last failure.
+    A parameter that is None matches any message, or any step of the last failure.
     """
     statement = text("""
         WITH moved AS (

@@ -1,4 +1,4 @@
-"""Statements about what pipelines redact."""
+"""Statements about the columns that pipelines redact."""
 
 from sqlalchemy import Connection, text
 
@@ -6,7 +6,7 @@ from ledger.core.redaction import NOTHING, Redaction
 
 
 def of_pipelines(connection: Connection, pipeline: str | None) -> list[Redaction]:
-    """What a pipeline redacts, as it was declared last; None: what each does."""
+    """Return the redaction of a pipeline as it was declared last; None: of each pipeline."""
     statement = text("""
         SELECT p.redact, k.secret FROM pipeline p CROSS JOIN redaction_key k
         WHERE cast(:pipeline AS text) IS NULL OR p.name = :pipeline
@@ -16,11 +16,11 @@ def of_pipelines(connection: Connection, pipeline: str | None) -> list[Redaction
 
 
 def of_pipeline(connection: Connection, pipeline: str) -> Redaction:
-    """What a pipeline redacts, as it was declared last."""
+    """Return the redaction of a pipeline as it was declared last."""
     return next(iter(of_pipelines(connection, pipeline)), NOTHING)
 
 
 def columns_of(connection: Connection, pipeline: str) -> Redaction:
-    """The columns that a pipeline redacts, without the secret: it makes no pseudonyms."""
+    """Return the columns that a pipeline redacts, without the secret: it makes no pseudonyms."""
     statement = text("SELECT redact FROM pipeline WHERE name = :pipeline")
     return Redaction.of(connection.execute(statement, {"pipeline": pipeline}).scalar() or ())

@@ -1,5 +1,5 @@
-"""Statements of a settlement about single roots: a span's first root has the span's number, so what
-is asked of single roots is asked here, and nowhere else.
+"""Statements of a settlement about single roots. A span's first root has the span's number, so only
+this module asks about single roots.
 """
 
 from collections.abc import Sequence
@@ -55,8 +55,10 @@ COPY settling (root_id, residue, step, cause, producers, emitted_edges, acked_ed
 
 @dataclass(frozen=True)
 class CommittedRun:
-    """A run that counts. ``root_files``: the folder of what it adds to each root; None: it noted
-    none. ``acks_proved``: whether, a sink, it proved that it took each row of its input once.
+    """A run that counts.
+
+    ``root_files``: the folder of its changes to each root; None: it noted none.
+    ``acks_proved``: whether the run of a sink proved that it took each row of its input once.
     """
 
     step_run_id: int
@@ -66,15 +68,15 @@ class CommittedRun:
 
 
 def uneven_spans(connection: Connection, batch_id: int) -> Longs:
-    """The first roots of the spans that are not even over all committed runs, or of which one of
-    these failed a root; in order.
+    """Return the first roots of the spans that are not even over all committed runs, or in which
+    one of these runs failed a root; in order.
     """
     (spans,) = _copied(connection, _UNEVEN, {"id": batch_id}, 1)
     return np.sort(spans)
 
 
 def committed(connection: Connection, batch_id: int) -> list[CommittedRun]:
-    """The runs of a batch that count, oldest first."""
+    """Return the runs of a batch that count, oldest first."""
     statement = text("""
         SELECT step_run_id, step, root_files, coalesce(acks_proved, false) AS acks_proved
         FROM step_run WHERE batch_id = :id AND state = 'committed' ORDER BY step_run_id
@@ -85,7 +87,9 @@ def committed(connection: Connection, batch_id: int) -> list[CommittedRun]:
 def posted(
     connection: Connection, batch_id: int, run_ids: Sequence[int], span_roots: Longs
 ) -> dict[int, Deltas]:
-    """What each of these runs of a batch has posted of spans, by their first roots, a row each."""
+    """Return the deltas that each of these runs of a batch has posted for spans, one row for each
+    span, by its first root.
+    """
     asked = """
         COPY (
           SELECT step_run_id, root_id, bit_xor(delta), bit_xor(acked), sum(emitted_edges)::bigint,
@@ -105,7 +109,9 @@ def posted(
 
 
 def failed_roots(connection: Connection, batch_id: int, first: int, last: int) -> Longs:
-    """The roots in a range that a committed run failed explicitly, by themselves or with others."""
+    """Return the roots in a range that a committed run failed explicitly, by themselves or with
+    others.
+    """
     asked = """
         COPY (
           SELECT DISTINCT f.root_id FROM root_fail f JOIN step_run r USING (step_run_id)
@@ -124,7 +130,7 @@ def _copied(
     values: tuple[object, ...] | dict[str, object],
     columns: int = len(COLUMNS),
 ) -> list[Longs]:
-    """So many columns of bigint, as a COPY hands them out."""
+    """Return this many columns of bigint from the output of a COPY."""
     stream = BytesIO()
     with raw_cursor(connection) as cursor:
         cursor.copy_expert(cursor.mogrify(statement, values), stream)
@@ -143,8 +149,8 @@ def fill(connection: Connection, rows: IO[bytes]) -> None:
 
 
 def failed_without_rows(connection: Connection, batch_id: int) -> int:
-    """How many roots a committed run failed explicitly that are not in ``settling``: that a sink
-    acked no row of them is not known.
+    """Return how many roots a committed run failed explicitly that are not in ``settling``: whether
+    a sink acked a row of them is not known.
     """
     statement = text(f"""
         SELECT count(DISTINCT f.root_id) FROM root_fail f
@@ -155,8 +161,8 @@ def failed_without_rows(connection: Connection, batch_id: int) -> int:
 
 
 def unnamed_roots(connection: Connection) -> int:
-    """Roots in ``settling`` that broke nowhere, and failed by no run's word: their rows fit no
-    step.
+    """Return roots in ``settling`` that broke nowhere and that no run failed explicitly: their rows
+    fit no step.
     """
     statement = text("SELECT count(*) FROM settling WHERE step IS NULL")
     return int(connection.execute(statement).scalar_one())

@@ -59,10 +59,12 @@ _MATCHING = f"""
 
 @dataclass(frozen=True)
 class DueRecords:
-    """Failed records of an original that a replay takes, by step and reason of their last
-    failure. ``words``: the reason, if a source, stage or sink gave it. Of all, ``repeated``: their
-    last replay failed as the attempt before it did; ``last``: quarantined if they fail once more,
-    for ``max_replays``.
+    """Failed records of an original that a replay takes, by step and reason of their last failure.
+
+    ``words``: the reason, if a source, stage or sink gave one.
+    ``repeated``: number of these records whose last replay failed as the attempt before it did.
+    ``last``: number of these records that are quarantined if they fail once more, because of
+    ``max_replays``.
     """
 
     batch_id: int
@@ -79,7 +81,7 @@ class DueRecords:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Records that match and that a person accepted, by decision."""
+    """Records that match and that a person accepted, one row for each decision."""
 
     batch_id: int
     accepted_by: str
@@ -90,9 +92,13 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class WaitingRecords:
-    """Records of an original that are not recovered. ``due``: a replay without options takes them;
-    ``replaying``: another one has them; ``later``: they wait, the first until ``not_before``;
-    ``kept_back``: with their unit. ``quarantined``: accepted or not.
+    """Numbers of an original's records that are not recovered, by state.
+
+    ``due``: a replay without options takes them.
+    ``replaying``: another replay has them.
+    ``later``: they wait, the first until ``not_before``.
+    ``kept_back``: kept back with their unit.
+    ``quarantined``: accepted or not.
     """
 
     due: int
@@ -113,7 +119,9 @@ class ReplayRequest:
 
 
 def _as_found(message: str) -> str:
-    """What a claim changes of a message, to be restored if the replay is abandoned."""
+    """Return SQL for the columns of a message that a claim changes, to be restored if the replay is
+    abandoned.
+    """
     names = ("status", "not_before", "failed_replays", "unit_failures")
     pairs = ", ".join(f"'{name}', {message}.{name}" for name in names)
     return f"jsonb_build_object({pairs})"
@@ -133,14 +141,14 @@ def claim_messages(
     now: datetime,
     limit: int | None,
 ) -> int:
-    """Claim the failed messages that ``selection`` names and that are due, at most ``limit``,
-    for an open replay; how many. Those that failed least often come first: one that kills its
-    step every time does not keep the others waiting. Messages taken from quarantine, or kept
-    back with their unit, begin with a new budget.
+    """Claim the failed messages that ``selection`` names and that are due, at most ``limit``, for
+    an open replay, and return how many. Messages that failed least often come first, so that one
+    that kills its step every time does not keep the others waiting. Messages taken from quarantine,
+    or kept back with their unit, begin with a new budget.
 
-    Guarded by their status: of two replays at once each message goes to one. Materialized, for a
-    subquery may rerun for each row of the outer table, and its limit then holds for each
-    run.
+    The status guards the claim: of two replays at once each message goes to one. The subquery is
+    materialized, because it might rerun for each row of the outer table, and its limit would then
+    hold for each run.
     """
     statement = text(f"""
         WITH claims AS MATERIALIZED (
@@ -160,8 +168,8 @@ def claim_messages(
 
 
 def delay_replays(connection: Connection, batch: Batch, instant: datetime) -> None:
-    """Set when the messages that fail in this settlement of a batch may be replayed: the wait
-    doubles each time.
+    """Set the time from which the messages that fail in this settlement of a batch may be replayed.
+    The wait doubles each time.
     """
     connection.execute(
         text("""
@@ -181,8 +189,8 @@ def delay_replays(connection: Connection, batch: Batch, instant: datetime) -> No
 
 
 def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
-    """Claim the failed messages that a replay's emit run emitted for the sake of their unit; how
-    many. By hand the whole unit begins with a new budget.
+    """Claim the failed messages that a replay's emit run emitted because they share a unit with
+    others, and return how many. A replay by hand gives the whole unit a new budget.
     """
     statement = text(f"""
         UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch,
@@ -198,7 +206,7 @@ def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
 
 
 def quarantined_companions(connection: Connection, batch_id: int, run_id: int) -> int:
-    """How many messages that a replay's emit run emitted are quarantined."""
+    """Return how many messages that a replay's emit run emitted are quarantined."""
     statement = text("""
         SELECT count(*) FROM replay_root r JOIN failed_message m USING (message_id)
         WHERE r.batch_id = :batch AND r.step_run_id = :run AND m.status = 'quarantined'
@@ -208,7 +216,7 @@ def quarantined_companions(connection: Connection, batch_id: int, run_id: int) -
 
 
 def quarantined_messages(connection: Connection, original_batch_id: int, source: str) -> list[int]:
-    """Messages of an original batch's source that are quarantined."""
+    """Return messages of an original batch's source that are quarantined."""
     statement = text("""
         SELECT message_id FROM failed_message
         WHERE original_batch_id = :id AND source = :source AND status = 'quarantined'
@@ -218,9 +226,9 @@ def quarantined_messages(connection: Connection, original_batch_id: int, source:
 
 
 def messages_to_run(connection: Connection, original_batch_id: int, source: str) -> list[int]:
-    """Failed messages of an original batch's source of which some step before the whole stages
-    may lack a row: those that failed by themselves, or because a step never committed. What
-    failed with others only was lost at a whole stage or downstream of it.
+    """Return the failed messages of an original's source that may lack a row of some step before
+    the whole stages: those that failed by themselves, or because a step never committed. Messages
+    that only failed with others were lost at a whole stage or downstream of it.
     """
     statement = text("""
         SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
@@ -232,8 +240,8 @@ def messages_to_run(connection: Connection, original_batch_id: int, source: str)
 
 
 def settled_emits(connection: Connection, original_batch_id: int) -> list[Emit]:
-    """The emits that count of an original batch and its settled replays. A message's latest has
-    the greatest root: one replay by unit is open at a time.
+    """Return the emits that count of an original batch and its settled replays. A message's latest
+    emit has the greatest root, because only one replay by unit is open at a time.
     """
     statement = text(f"""
         {EMITS} AND b.family_id = :id AND b.status = 'settled' AND s.roots > 0
@@ -243,7 +251,7 @@ def settled_emits(connection: Connection, original_batch_id: int) -> list[Emit]:
 
 
 def unemitted_claims(connection: Connection, batch_id: int) -> int:
-    """Messages that a replay batch has claimed and that its committed emits did not emit."""
+    """Return how many messages a replay batch has claimed that its committed emits did not emit."""
     statement = text("""
         SELECT count(*) FROM failed_message m
         WHERE m.replay_batch_id = :id AND m.status = 'replaying' AND NOT EXISTS (
@@ -255,7 +263,7 @@ def unemitted_claims(connection: Connection, batch_id: int) -> int:
 
 
 def claimed_count(connection: Connection, batch_id: int) -> int:
-    """How many messages a replay batch has claimed."""
+    """Return how many messages a replay batch has claimed."""
     statement = text(
         "SELECT count(*) FROM failed_message WHERE replay_batch_id = :id AND status = 'replaying'"
     )
@@ -263,7 +271,7 @@ def claimed_count(connection: Connection, batch_id: int) -> int:
 
 
 def claimed_sources(connection: Connection, batch_id: int) -> list[str]:
-    """Sources of the messages that a replay batch has claimed."""
+    """Return sources of the messages that a replay batch has claimed."""
     statement = text("""
         SELECT DISTINCT source FROM failed_message
         WHERE replay_batch_id = :id AND status = 'replaying' ORDER BY source
@@ -272,7 +280,7 @@ def claimed_sources(connection: Connection, batch_id: int) -> list[str]:
 
 
 def unfinished_replays(connection: Connection, pipeline: str, run_id: str) -> list[int]:
-    """Originals whose replay by this run, named ``<run_id>-<original>``, is not settled."""
+    """Return originals whose replay by this run, named ``<run_id>-<original>``, is not settled."""
     statement = text("""
         SELECT b.original_batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND b.kind = 'replay' AND b.dag_id = '' AND b.status <> 'settled'
@@ -290,8 +298,9 @@ def due_records(
     selection: Mapping[str, Any],
     now: datetime,
 ) -> list[DueRecords]:
-    """The failed messages of settled originals that match and are due, by batch, most first. Those
-    of one whose files have expired only by its number, or to be reread.
+    """Return the failed messages of settled originals that match and are due, by batch, most first.
+    Messages of an original whose files have expired are included only if its number is given, or if
+    they are to be reread.
     """
     statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, r.step, r.cause::text AS cause, r.reason AS words,
@@ -319,7 +328,7 @@ def left_out(
     selection: Mapping[str, Any],
     now: datetime,
 ) -> list[LeftOut]:
-    """Of the quarantined messages that match, those that a person accepted."""
+    """Return the quarantined messages that match and that a person accepted, by decision."""
     statement = text(f"""
         SELECT b.batch_id, c.accepted_by, c.accepted_at, c.reason, count(*) AS records
         {_OF_ORIGINALS}
@@ -333,7 +342,7 @@ def left_out(
 
 
 def waiting_records(connection: Connection, original_batch_id: int) -> WaitingRecords:
-    """Records of an original that are not recovered."""
+    """Return how many records of an original are not recovered, by state."""
     statement = text("""
         SELECT count(*) FILTER (WHERE status = 'failed'
                  AND (not_before IS NULL OR not_before <= now())) AS due,
@@ -350,7 +359,7 @@ def waiting_records(connection: Connection, original_batch_id: int) -> WaitingRe
 
 
 def automatic_replays(connection: Connection, now: datetime) -> list[ReplayRequest]:
-    """Batches of pipelines with ``auto_replay`` that have failed messages due, and may be
+    """Return batches of pipelines with ``auto_replay`` that have failed messages due, and may be
     replayed now.
     """
     statement = text("""

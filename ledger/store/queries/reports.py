@@ -50,8 +50,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class FailureSummary:
-    """Failed records of an original by step, reason and status of their last attempt, and by who
-    gave them up. ``example_record``: the number of one of them.
+    """Failed records of an original by step, reason and status of their last attempt, and by the
+    person who accepted them.
+
+    ``example_record``: the number of one of them.
     """
 
     batch_id: int
@@ -66,7 +68,9 @@ class FailureSummary:
 
 @dataclass(frozen=True)
 class StepRows:
-    """The newest run of a step, as ``step_progress`` has it. ``path``: what a source has read."""
+    """The newest run of a step, as ``step_progress`` has it. ``path``: the path that a source has
+    read.
+    """
 
     step: str
     kind: str
@@ -86,8 +90,9 @@ class StepRows:
 class Failure:
     """One record that failed in the batch.
 
-    ``status``: what became of it by now. ``key``: values of the source's key columns, None without
-    a key. ``content``: its fields, or its text where it did not parse.
+    ``status``: its status by now.
+    ``key``: values of the source's key columns; None without a key.
+    ``content``: its fields, or its text if it did not parse.
     """
 
     message_id: int
@@ -101,13 +106,13 @@ class Failure:
 
 
 def batch_counts(connection: Connection, batch_id: int) -> Counts:
-    """One batch's row of ``batch_status``."""
+    """Return one batch's row of ``batch_status``."""
     statement = text("SELECT * FROM batch_status WHERE batch_id = :id")
     return one_of(Counts, connection.execute(statement, {"id": batch_id}))
 
 
 def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> list[Counts]:
-    """The latest batches of ``batch_status``, newest first."""
+    """Return the latest batches of ``batch_status``, newest first."""
     statement = text("""
         SELECT * FROM batch_status WHERE cast(:pipeline AS text) IS NULL OR pipeline = :pipeline
         ORDER BY batch_id DESC LIMIT :limit
@@ -129,11 +134,14 @@ _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason", "since"))
 
 
 def failures(connection: Connection, selection: Mapping[str, Any]) -> list[FailureSummary]:
-    """Failed messages by original batch, most records first.
+    """Return failed messages by original batch, most records first.
 
-    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), since (when it last failed);
-    null or left out: any; ``recovered``: instead those that a replay has processed. A batch that
-    another one replaced counts only where it is asked for: the other has reread its records.
+    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), since (time of the last
+    failure); a key that is null or omitted matches any. ``recovered``: instead messages that a
+    replay has processed.
+
+    A batch that another one replaced is included only if its number is given, because the other one
+    has reread its records.
     """
     statement = text(f"""
         SELECT g.original_batch_id AS batch_id, p.name AS pipeline, g.step, g.reason, g.status,
@@ -159,8 +167,8 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
 def failed_cases(
     connection: Connection, selection: Mapping[str, Any], case_of: Callable[..., T]
 ) -> list[T]:
-    """Messages that are neither recovered nor accepted by a person, by original batch, step, cause
-    and state, most first; ``case_of`` makes a case of a row's columns.
+    """Return messages that are neither recovered nor accepted by a person, by original batch, step,
+    cause and state, most first; ``case_of`` makes a case of a row's columns.
 
     ``selection``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
@@ -192,7 +200,7 @@ def failed_cases(
 
 
 def failed_records(connection: Connection, batch_id: int) -> list[Failure]:
-    """Records that failed in a batch."""
+    """Return records that failed in a batch."""
     statement = text("""
         SELECT f.message_id, f.source, f.step, f.reason, f.detail, f.status, p.key,
                CASE WHEN p.parsed THEN p.content::jsonb ELSE to_jsonb(p.content) END AS content
@@ -203,7 +211,9 @@ def failed_records(connection: Connection, batch_id: int) -> list[Failure]:
 
 
 def family(connection: Connection, batch_id: int, limit: int | None = None) -> list[int]:
-    """The original that a batch belongs to, and its replays, latest first; in all so many."""
+    """Return the original that a batch belongs to and its replays, latest first, at most so many in
+    all.
+    """
     statement = text("""
         SELECT f.batch_id FROM batch b JOIN batch f USING (family_id) WHERE b.batch_id = :id
         ORDER BY f.kind = 'original' DESC, f.batch_id DESC LIMIT :limit
@@ -212,7 +222,7 @@ def family(connection: Connection, batch_id: int, limit: int | None = None) -> l
 
 
 def step_table(connection: Connection, batch_id: int) -> list[StepRows]:
-    """The steps of a batch that have run, in order."""
+    """Return the steps of a batch that have run, in order."""
     statement = text("""
         SELECT p.step, p.kind, p.step_run_id, p.state, p.input_rows, p.output_rows, p.failed_rows,
                p.duplicate_rows, p.null_columns, p.seconds, s.path,
@@ -226,7 +236,7 @@ def step_table(connection: Connection, batch_id: int) -> list[StepRows]:
 
 
 def over(connection: Connection, pipeline: str, start: datetime, end: datetime) -> list[Counts]:
-    """The originals of a pipeline that read something of an interval and count, by start."""
+    """Return the originals of a pipeline that count and read a part of an interval, by start."""
     statement = text("""
         SELECT * FROM batch_status
         WHERE pipeline = :pipeline AND kind = 'original'

@@ -1,5 +1,6 @@
-"""Statements about files that nothing needs any more: which families expire, what of them is to be
-removed, and which runs are dead."""
+"""Statements about files that nothing needs any more: which families expire, which of their files
+have to be removed, and which runs are dead.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,8 +73,12 @@ class NeededFamily:
 
 @dataclass(frozen=True)
 class RunWithFiles:
-    """A run whose files are not removed. ``kind``: of the step. ``wrote``: there is, or was, the
-    place of its folder. ``left_to_table``: its files are part of what readers read."""
+    """A run whose files are not removed.
+
+    ``kind``: kind of the step.
+    ``wrote``: whether its folder is, or was, there.
+    ``left_to_table``: whether its files are part of a table that readers read.
+    """
 
     step_run_id: int
     batch_id: int
@@ -92,8 +97,11 @@ def candidates(
     keep: float | None,
     now: datetime,
 ) -> list[int]:
-    """Originals with decided batches that have their files, and were opened long enough ago, oldest
-    first. ``pipeline``, ``families``: only these. ``keep``: seconds, instead of the pipelines' own.
+    """Return originals with decided batches whose files are not removed and that were opened long
+    enough ago, oldest first.
+
+    ``pipeline``, ``families``: only these.
+    ``keep``: seconds, instead of the pipelines' own ``keep``.
     """
     statement = text(f"""
         SELECT DISTINCT b.family_id FROM pipeline p JOIN batch b USING (pipeline_id)
@@ -110,7 +118,7 @@ def candidates(
 def needs(
     connection: Connection, families: Sequence[int], keep: float | None, now: datetime
 ) -> list[NeededFamily]:
-    """Those of these families whose files may be reread, and why."""
+    """Return those of these families whose files may be reread, each with the reason."""
     statement = text(f"""
         SELECT f.batch_id, p.name AS pipeline, p.target, CASE {_NEED} END AS need
         FROM batch f JOIN pipeline p USING (pipeline_id)
@@ -128,7 +136,7 @@ def needs(
 
 
 def expire(connection: Connection, family_id: int) -> None:
-    """From now on nothing reads the files of a family."""
+    """Mark a family as expired: from now on nothing reads its files."""
     connection.execute(
         text("""
         UPDATE batch SET files_expired_at = now()
@@ -139,7 +147,7 @@ def expire(connection: Connection, family_id: int) -> None:
 
 
 def expired_batches(connection: Connection, pipeline: str | None) -> list[int]:
-    """Batches whose files have expired and are not removed."""
+    """Return batches whose files have expired and are not removed."""
     statement = text("""
         SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
         WHERE b.files_expired_at IS NOT NULL AND b.files_removed_at IS NULL
@@ -150,7 +158,7 @@ def expired_batches(connection: Connection, pipeline: str | None) -> list[int]:
 
 
 def batches_of(connection: Connection, families: Sequence[int]) -> list[int]:
-    """The batches of families whose files have not expired."""
+    """Return the batches of families whose files have not expired."""
     statement = text("""
         SELECT batch_id FROM batch
         WHERE family_id = ANY (cast(:families AS bigint[])) AND files_expired_at IS NULL ORDER BY 1
@@ -173,7 +181,7 @@ LEFT JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
 
 
 def runs_with_files(connection: Connection, batch_id: int) -> list[RunWithFiles]:
-    """Runs of a batch whose files are not removed."""
+    """Return runs of a batch whose files are not removed."""
     statement = text(f"""
         {_RUN} WHERE r.batch_id = :id AND r.files_removed_at IS NULL ORDER BY r.step_run_id
     """)
@@ -187,8 +195,8 @@ def dead_runs(
     keep: float | None,
     before: datetime,
 ) -> list[RunWithFiles]:
-    """Runs that will never count, of batches whose files have not expired and of which nothing has
-    happened since ``before``.
+    """Return runs that will never count, of batches whose files have not expired and of which
+    nothing has happened since ``before``.
     """
     statement = text(f"""
         {_RUN}
@@ -208,7 +216,7 @@ def dead_runs(
 
 
 def size_of_filters(connection: Connection, batch_id: int) -> Size:
-    """The Bloom filters of a batch's sinks."""
+    """Return the size of the Bloom filters of a batch's sinks."""
     statement = text("""
         SELECT count(*) AS files, coalesce(sum(octet_length(f.filter)), 0)::bigint AS bytes
         FROM dedup_filter f JOIN step_run r USING (step_run_id) WHERE r.batch_id = :id
@@ -217,7 +225,7 @@ def size_of_filters(connection: Connection, batch_id: int) -> Size:
 
 
 def set_removed(connection: Connection, batch_id: int) -> None:
-    """The files of a batch are gone, and so are its filters."""
+    """Note that the files of a batch are gone, and remove its filters."""
     connection.execute(text("SELECT remove_filters(:id)"), {"id": batch_id})
     connection.execute(
         text("UPDATE batch SET files_removed_at = now() WHERE batch_id = :id"), {"id": batch_id}

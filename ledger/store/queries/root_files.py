@@ -28,7 +28,9 @@ _ENDED = "r.state IN ('committed', 'superseded')"
 
 
 def ended_of(connection: Connection, batch_id: int) -> list[RunWithRootFiles]:
-    """Of a batch that is decided, or abandoned, the runs that have written all they write."""
+    """Return the runs of a batch that have written all their root files, if it is decided or
+    abandoned.
+    """
     statement = text(f"""
         {_RUN} AND r.batch_id = :id AND b.status NOT IN ('open', 'held') AND {_ENDED}
         ORDER BY r.step_run_id
@@ -42,9 +44,11 @@ def unneeded(
     families: Sequence[int] | None,
     before: datetime,
 ) -> list[RunWithRootFiles]:
-    """The runs of decided and abandoned batches, and of others those that will never count, that
-    have root files. One that did not commit may still write, until nothing has happened to it
-    since ``before``. ``pipeline``, ``families``: of these alone.
+    """Return the runs with root files that nothing needs: all runs of decided and abandoned
+    batches, and runs of other batches that will never count. A run that did not commit may still
+    write, until nothing has happened to it since ``before``.
+
+    ``pipeline``, ``families``: only runs of these.
     """
     statement = text(f"""
         {_RUN}
@@ -62,7 +66,7 @@ def unneeded(
 
 
 def forget(connection: Connection, run_ids: Sequence[int]) -> None:
-    """The root files of these runs are gone."""
+    """Note that the root files of these runs are gone."""
     connection.execute(
         text("""
         UPDATE step_run SET root_files = NULL WHERE step_run_id = ANY (cast(:ids AS bigint[]))

@@ -9,16 +9,16 @@ T = TypeVar("T")
 
 
 def all_of(kind: Callable[..., T], answer: Result[Any]) -> list[T]:
-    """Every row."""
+    """Return every row."""
     return [kind(**row._mapping) for row in answer]
 
 
 def one_of(kind: Callable[..., T], answer: Result[Any]) -> T:
-    """The only row."""
+    """Return the only row."""
     return kind(**answer.one()._mapping)
 
 
 def first_of(kind: Callable[..., T], answer: Result[Any]) -> T | None:
-    """The first row; None: there is none."""
+    """Return the first row; None: there is none."""
     row = answer.first()
     return None if row is None else kind(**row._mapping)

@@ -18,7 +18,7 @@ from ledger.store.queries.rows import all_of, one_of
 @dataclass(frozen=True)
 class Run:
     """One row of ``step_run``. Instants are UTC. ``emitted``: the roots of a source's run, as long
-    as it is the one that counts.
+    as that run counts.
     """
 
     step_run_id: int
@@ -36,7 +36,9 @@ class Run:
     emitted: RootRange | None
 
     def holds_its_step(self, now: datetime) -> bool:
-        """Whether an older attempt has to stay away: it has done the step, or its driver lives."""
+        """Return whether an older attempt has to stay away, because this run has done the step, or
+        its driver is alive.
+        """
         if self.state is RunState.RUNNING:
             return self.lease_until > now
         return self.state in (RunState.COMMITTED, RunState.SUPERSEDED)
@@ -77,19 +79,19 @@ def _run(
 
 
 def get_run(connection: Connection, run_id: int) -> Run:
-    """The run of that number."""
+    """Return the run of that number."""
     statement = text(_RUN + "WHERE r.step_run_id = :id")
     return one_of(_run, connection.execute(statement, {"id": run_id}))
 
 
 def runs_of(connection: Connection, batch_id: int) -> list[Run]:
-    """All runs of a batch, oldest first."""
+    """Return all runs of a batch, oldest first."""
     statement = text(_RUN + "WHERE r.batch_id = :id ORDER BY r.step_run_id")
     return all_of(_run, connection.execute(statement, {"id": batch_id}))
 
 
 def draw_number(connection: Connection) -> int:
-    """The number of an attempt that begins now: greater than those of all that began before."""
+    """Draw the number of an attempt that begins now, greater than those of all earlier ones."""
     return int(connection.execute(text("SELECT nextval('attempt_number')")).scalar_one())
 
 
@@ -100,7 +102,9 @@ def insert_run(
     attempt: Mapping[str, Any],
     lease_seconds: float,
 ) -> int:
-    """A new running run of an attempt (attempt_id, number, try_number); the run's number."""
+    """Insert a new running run of an attempt (attempt_id, number, try_number), and return its
+    number.
+    """
     statement = text("""
         INSERT INTO step_run
           (batch_id, step, state, attempt_id, attempt_number, try_number, lease_until)
@@ -114,7 +118,7 @@ def insert_run(
 
 
 def fence_running(connection: Connection, batch_id: int, step: str | None = None) -> None:
-    """End every running run of the batch, or of its one step: their drivers find out at their
+    """End every running run of the batch, or of one of its steps. Their drivers notice it at their
     next heartbeat.
     """
     connection.execute(
@@ -152,7 +156,7 @@ def renew_lease(connection: Connection, run_id: int, lease_seconds: float) -> bo
 
 
 def set_folder(connection: Connection, run_id: int, folder: str) -> None:
-    """Note the folder that a run alone writes to, before it does."""
+    """Note the folder to which only this run writes, before it does."""
     connection.execute(
         text("UPDATE step_run SET folder = :folder WHERE step_run_id = :id"),
         {"id": run_id, "folder": folder},
@@ -160,7 +164,7 @@ def set_folder(connection: Connection, run_id: int, folder: str) -> None:
 
 
 def set_root_files(connection: Connection, run_id: int, folder: str) -> None:
-    """Note the folder of what a run adds to each root, before it writes there."""
+    """Note the folder of a run's changes to each root, before it writes there."""
     connection.execute(
         text("UPDATE step_run SET root_files = :folder WHERE step_run_id = :id"),
         {"id": run_id, "folder": folder},
@@ -179,14 +183,14 @@ def set_files_removed(connection: Connection, run_ids: Sequence[int]) -> None:
 
 
 def insert_inputs(connection: Connection, run_id: int, input_run_ids: Sequence[int]) -> None:
-    """Note which runs' output this run reads."""
+    """Note the runs whose output this run reads."""
     statement = text("INSERT INTO step_run_input (step_run_id, input_run_id) VALUES (:run, :input)")
     for input_run_id in input_run_ids:
         connection.execute(statement, {"run": run_id, "input": input_run_id})
 
 
 def stale_inputs(connection: Connection, run_id: int) -> list[int]:
-    """Runs that this run read and that are not committed any more."""
+    """Return runs that this run read and that are not committed any more."""
     statement = text("""
         SELECT i.input_run_id FROM step_run_input i
         JOIN step_run r ON r.step_run_id = i.input_run_id
@@ -260,7 +264,7 @@ def commit_run(
 
 
 def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) -> None:
-    """Inputs that the run acked without an output, by reason."""
+    """Insert the counts of inputs that the run acked without an output, by reason."""
     if drops:
         statement = text("""
             INSERT INTO step_run_drop (step_run_id, reason, records)
@@ -270,7 +274,7 @@ def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) 
 
 
 def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
-    """The files of a run's manifest, by position."""
+    """Return the files of a run's manifest, by position."""
     statement = text("""
         SELECT path, bytes, rows, first_position FROM step_run_file
         WHERE step_run_id = :id ORDER BY first_position, path
@@ -294,7 +298,7 @@ def damaged_steps(connection: Connection, batch_id: int) -> list[str]:
 def set_emitted(
     connection: Connection, batch_id: int, source: str, run_id: int, emitted: RootRange
 ) -> None:
-    """The emit run that counts for a source of a batch, and its range of roots."""
+    """Set the emit run that counts for a source of a batch, and its range of roots."""
     connection.execute(
         text("""
         UPDATE batch_source
@@ -306,7 +310,7 @@ def set_emitted(
 
 
 def emits(connection: Connection, batch_id: int) -> list[Emit]:
-    """What a batch has read of each of its sources, by source."""
+    """Return the roots that a batch has read of each of its sources, by source."""
     statement = text(f"{EMITS} AND s.batch_id = :id ORDER BY s.source")
     return all_of(Emit, connection.execute(statement, {"id": batch_id}))
 
@@ -323,13 +327,15 @@ def posted_deltas(connection: Connection, batch_id: int, run_id: int) -> tuple[i
 
 
 def duplicate_rows(connection: Connection, run_id: int) -> int:
-    """Rows that a sink's run omitted as delivered before."""
+    """Return how many rows a sink's run omitted because they had been delivered before."""
     statement = text("SELECT coalesce(duplicate_rows, 0) FROM step_run WHERE step_run_id = :id")
     return int(connection.execute(statement, {"id": run_id}).scalar_one())
 
 
 def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]:
-    """Roots of a batch that ran at least once whose rows a sink omitted, for it refused some."""
+    """Return roots of which a sink omitted all rows because it refused some, in a batch with the
+    guarantee at least once.
+    """
     statement = text("""
         SELECT DISTINCT f.root_id FROM root_fail f JOIN step_run r USING (step_run_id)
         WHERE f.batch_id = :id AND r.batch_id = :id AND r.step = :sink AND r.state = 'committed'
@@ -339,8 +345,9 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
 
 
 def roots_missed_by(connection: Connection, batch_id: int, sink: str) -> list[int]:
-    """Failed roots of a settled batch that ran at least once of which a sink may not have got each
-    row once, wherever they failed."""
+    """Return failed roots of a settled batch, with the guarantee at least once, of which a sink may
+    lack rows or have them twice, wherever the roots failed.
+    """
     statement = text("""
         SELECT root_id FROM failed_root WHERE batch_id = :id AND :sink = ANY (missed_by) ORDER BY 1
     """)
@@ -348,6 +355,7 @@ def roots_missed_by(connection: Connection, batch_id: int, sink: str) -> list[in
 
 
 def forget_fails(connection: Connection, batch_id: int) -> None:
-    """Remove the explicit fails of a decided batch: failed_root has them. At least once those of
-    its sinks stay, for they show which rows a sink has omitted."""
+    """Remove the explicit fails of a decided batch, as failed_root has them. With the guarantee at
+    least once those of its sinks stay, because they show which rows a sink has omitted.
+    """
     connection.execute(text("SELECT forget_fails(:id)"), {"id": batch_id})

@@ -10,11 +10,13 @@ from ledger.errors import MASK
 
 
 def tune(connection: Connection) -> None:
-    """Plan for large sets, until ``plan_as_usual``: hash in memory, never loop over rows. What is
-    joined is named by its batch, or all that the ledger ever had of it is read.
+    """Plan for large sets until ``plan_as_usual``: hash in memory, never loop over rows. Joined
+    tables are restricted to the batch, or everything that the ledger ever had of them would be
+    read.
 
     The delta partition and ``settling`` are new, so the planner knows nothing of their size and
-    takes nested loops: naming 15,000 broken hops took 49 s so, and takes 0.3 s with hash joins.
+    takes nested loops: naming 15,000 broken hops took 49 s with them, and takes 0.3 s with hash
+    joins.
     """
     connection.execute(text("SET LOCAL work_mem = '256MB'"))
     connection.execute(text("SET LOCAL enable_nestloop = off"))
@@ -27,12 +29,12 @@ def plan_as_usual(connection: Connection) -> None:
 
 
 def uneven_runs(connection: Connection, batch_id: int) -> list[tuple[str, int, str, str]]:
-    """Committed runs whose deltas in the ledger are not those that they recorded when they
-    committed, or, of a source, not one for each span of the range that was reserved for it, which
-    is each root where no roots share a row.
+    """Return committed runs whose deltas in the ledger are not those that they recorded when they
+    committed, and runs of sources without one delta for each span of their reserved range. A span
+    is a single root where no roots share a row.
 
-    Of each the step, the run, what it recorded and what the ledger has: rows, XOR, emitted and
-    acked edges, and of a source its spans, by the first and the last of them.
+    Each comes with its step, what the run recorded and what the ledger has: rows, XOR, emitted and
+    acked edges, and for a source its spans, by the first and the last of them.
     """
     statement = text("""
         SELECT * FROM (
@@ -66,7 +68,9 @@ def uneven_runs(connection: Connection, batch_id: int) -> list[tuple[str, int, s
 
 
 def stale_readers(connection: Connection, batch_id: int) -> list[tuple[str, str]]:
-    """Steps whose committed run read a run which is not committed any more, each with its step."""
+    """Return steps whose committed run read a run which is not committed any more, each with its
+    step.
+    """
     statement = text("""
         SELECT r.step AS reader, i.step AS input
         FROM step_run r
@@ -78,18 +82,19 @@ def stale_readers(connection: Connection, batch_id: int) -> list[tuple[str, str]
 
 
 def total_roots(connection: Connection, batch_id: int) -> int:
-    """Roots that the batch's committed emit runs emitted."""
+    """Return how many roots the batch's committed emit runs emitted."""
     statement = text("SELECT coalesce(sum(roots), 0) FROM batch_source WHERE batch_id = :id")
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
 def add_explicit_fails(connection: Connection, batch_id: int, *, shared: bool) -> None:
-    """Note of the roots that a committed run failed explicitly, by themselves or ``shared`` with
-    others, where and why: a fail of its own wins over what was found.
+    """Note where and why a committed run failed roots explicitly, by themselves or ``shared`` with
+    others. A fail of a root by itself wins over what was found.
 
-    Of several fails of one root the earliest step's counts, and of a step's reasons the first
-    by name; that it repeated the root, for which it has none, only if it gave no other. Those that
-    are shared come last, and leave alone what failed by itself or is ``incomplete``.
+    Of several fails of one root the earliest step's counts, and of a step's reasons the first by
+    name. That the step repeated the root, for which it gives no reason, counts only without another
+    reason. Shared fails come last, and do not change roots that failed by themselves or are
+    ``incomplete``.
     """
     statement = text("""
         WITH fail AS (
@@ -112,7 +117,9 @@ def add_explicit_fails(connection: Connection, batch_id: int, *, shared: bool) -
 
 
 def record_failures_of_original(connection: Connection, batch_id: int, max_replays: int) -> int:
-    """A new ``failed_message`` per failed root of an original batch; how many."""
+    """Insert a new ``failed_message`` for each failed root of an original batch, and return how
+    many.
+    """
     statement = text("""
         INSERT INTO failed_message
           (message_id, original_batch_id, source, status, root_id, attempts, failed_replays,
@@ -130,7 +137,9 @@ def record_failures_of_original(connection: Connection, batch_id: int, max_repla
 
 
 def record_failures_of_replay(connection: Connection, batch_id: int, max_replays: int) -> int:
-    """Messages that failed in their replay: failed, or quarantined with the budget used up."""
+    """Mark the messages that failed in their replay as failed, or as quarantined if their budget is
+    used up, and return how many.
+    """
     statement = text("""
         UPDATE failed_message m SET
           status = (CASE WHEN s.own_failure AND m.failed_replays + 1 >= :max_replays
@@ -150,11 +159,11 @@ def record_failures_of_replay(connection: Connection, batch_id: int, max_replays
 def record_failures_of_companions(
     connection: Connection, batch_id: int, original_id: int, max_replays: int
 ) -> int:
-    """Messages that a replay emitted for the sake of their unit, and that failed in it; how many.
+    """Record the failed messages that a replay emitted only because of their unit, and return how
+    many.
 
-    They were acked before, or recovered: what the replay replaced of theirs is gone, so they
-    count as failed. For one that was acked it is the first failure; one that was recovered goes
-    on counting.
+    They had been acked or recovered. The replay replaced their rows, so they count as failed. For a
+    message that was acked this is the first failure; for one that was recovered, counting goes on.
     """
     statement = text("""
         INSERT INTO failed_message AS m
@@ -184,8 +193,9 @@ def record_failures_of_companions(
 
 
 def keep_units_back(connection: Connection, original_id: int, most: int) -> int:
-    """Keep back, for a person, the messages of an original that fail in this settlement with
-    others of their unit, at least ``most`` times by now; how many."""
+    """Keep back for a person the messages of an original that fail in this settlement with others
+    of their unit, at least ``most`` times by now, and return how many.
+    """
     statement = text("""
         UPDATE failed_message m SET not_before = 'infinity'
         FROM settling s
@@ -196,7 +206,7 @@ def keep_units_back(connection: Connection, original_id: int, most: int) -> int:
 
 
 def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
-    """Messages of a replay that did not fail again are recovered; how many."""
+    """Mark the messages of a replay that did not fail again as recovered, and return how many."""
     statement = text("""
         UPDATE failed_message SET status = 'recovered', updated_at = now()
         WHERE replay_batch_id = :id AND status = 'replaying'
@@ -205,8 +215,9 @@ def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
 
 
 def record_attempts(connection: Connection, batch_id: int) -> int:
-    """Keep permanently where and why each root failed; how many. Of a forgotten message, which its
-    unit takes along, not why: that may quote it."""
+    """Keep permanently where and why each root failed, and return how many. For a forgotten
+    message, which its unit includes, the reason is masked, because it may quote the message.
+    """
     statement = text("""
         INSERT INTO failed_root
           (root_id, message_id, batch_id, attempt, step, cause, reason, detail, producers,
@@ -226,7 +237,7 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
 
 
 def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int) -> bool:
-    """Guarded: an open batch becomes settled; False if it was not open."""
+    """Mark an open batch as settled; return False if it was not open."""
     statement = text("""
         UPDATE batch SET status = 'settled', settled_at = clock_timestamp(), roots = :roots,
           failed_roots = :failed
@@ -237,8 +248,8 @@ def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int)
 
 
 def release_messages(connection: Connection, batch_id: int) -> None:
-    """Give back the messages that an abandoned replay claimed, as it found them. The batches in
-    which some were quarantined are to be asked again for the units of these.
+    """Give back the messages that an abandoned replay claimed, as it found them. For batches in
+    which some were quarantined, the units of these have to be requested again.
     """
     statement = text("""
         WITH released AS (

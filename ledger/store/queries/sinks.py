@@ -1,4 +1,4 @@
-"""The statement about what has become of each sink's rows of a batch."""
+"""The statement about each sink's rows of a batch."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,17 @@ from ledger.store.queries.rows import all_of
 
 @dataclass(frozen=True)
 class SinkRows:
-    """One sink of a batch, and what it has published of it.
+    """One sink of a batch, and its published rows.
 
-    ``state``: of its publication, as in ``sink_publication``; None: nothing is decided.
-    ``published_rows``: None until they are counted. ``staged_rows``: None: its step is not
-    committed. ``other_batch_id``: a replay, or the original, whose publication a combine's sink
-    shows. ``failed``: records that it waits for; ``replayable``: whether a replay would take some
-    now. ``due``: whether ``ackledger publish`` goes on with it. ``holds``: whether its batch
-    publishes nothing while a record is failed. ``early``: whether it reads a partial combine.
+    ``state``: state of its publication, as in ``sink_publication``; None: nothing is decided.
+    ``published_rows``: None until they are counted.
+    ``staged_rows``: None: its step is not committed.
+    ``other_batch_id``: a replay, or the original, whose publication a combine's sink shows.
+    ``failed``: number of records that it waits for.
+    ``replayable``: whether a replay would take some of these now.
+    ``due``: whether ``ackledger publish`` goes on with it.
+    ``holds``: whether its batch publishes nothing while a record is failed.
+    ``early``: whether it reads a partial combine.
     """
 
     sink: str
@@ -40,7 +43,7 @@ class SinkRows:
 
 
 def of_batch(connection: Connection, batch_id: int) -> list[SinkRows]:
-    """The sinks of a batch, in order."""
+    """Return the sinks of a batch, in order."""
     statement = text("""
         SELECT s.name AS sink, b.batch_id, b.family_id AS original_id, b.status::text AS status,
                s.after, s.stateful, s.units,

@@ -1,4 +1,4 @@
-"""Statements that keep the tables as large as what is in them."""
+"""Statements that keep tables from growing with dead rows."""
 
 from sqlalchemy import Connection, text
 
@@ -6,9 +6,11 @@ _LIVE_FOR_ONE_DEAD = 200
 
 
 def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[str]:
-    """The ledger's tables in which more than a half per cent of the rows are dead, as PostgreSQL
-    has counted them; without the delta partitions, which are dropped as a whole, and those that
-    were vacuumed less than ``after_seconds`` ago: what is dead there another transaction may see.
+    """Return the ledger's tables in which more than half a percent of the rows are dead, as
+    PostgreSQL has counted them.
+
+    Delta partitions are left out, because they are dropped as a whole. So are tables that were
+    vacuumed less than ``after_seconds`` ago: another transaction may still see their dead rows.
     """
     statement = text("""
         SELECT format('%I', relname) FROM pg_class
@@ -25,8 +27,8 @@ def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[
 
 
 def vacuum(connection: Connection, table: str) -> None:
-    """Make room where dead rows are; needs a connection in autocommit. A table that another process
+    """Free the space of dead rows; needs a connection in autocommit. A table that another process
     has locked is skipped; a lock on one of its indexes is waited for, as long as the server lets
-    the login wait. No file is cut short, which would need an exclusive lock.
+    the login wait. Files are not shortened, which would need an exclusive lock.
     """
     connection.execute(text(f"VACUUM (SKIP_LOCKED, TRUNCATE false) {table}"))
