@@ -19,6 +19,7 @@ from ledger.sources.table import connection
 from ledger.store.connection import QUERY_TIMEOUT
 from ledger.store.queries import pages
 from ledger.types import ddl
+from scripts.figures import begins_with_a_clause, docstrings, modules
 from tests.support.pages import PAGES
 from tests.support.places import ROOT
 
@@ -204,6 +205,16 @@ def test_a_status_stands_in_words(module):
                 and (module.name, ast.unparse(value.value)) not in BARE
             ]
             assert bare == [], node.lineno
+
+
+def test_a_docstring_begins_with_a_noun_or_a_verb():
+    """The first word of a docstring of the library never begins a clause that names nothing."""
+    clauses = [
+        f"{named(path)}: {text.splitlines()[0]}"
+        for path, text in docstrings(modules(ROOT))
+        if begins_with_a_clause(text)
+    ]
+    assert clauses == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
