@@ -22,15 +22,16 @@ from ledger.cli.failing import fail_with
 
 
 def main() -> None:
-    """Run the command; an error is one clear line and exit code 1."""
+    """Run the command; an error is one clear line and exit code 1, or 2 of ``audit``."""
+    error_code = auditing.NOT_COMPLETE if auditing.is_audit(sys.argv[1:]) else 1
     try:
         code = app(standalone_mode=False)
     except typer.Abort:
-        fail("interrupted")
+        fail("interrupted", error_code)
     except Exception as exc:  # click's usage errors, and any of a pipeline's own code
         show = getattr(exc, "show", None)
         if show is None:
-            fail_with(exc)
+            fail_with(exc, error_code)
         show()
-        sys.exit(1)
+        sys.exit(error_code)
     sys.exit(code or 0)  # of typer.Exit; a command itself returns None

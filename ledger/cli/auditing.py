@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from ledger.cli.base import Json, app, err, example
+from ledger.core.java import require_java
 from ledger.core.text import quantity
 from ledger.errors import InputError
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from ledger.auditing.report import AuditReport
     from ledger.auditing.scripts.running import ScriptProgress
 
-NOT_COMPLETE = 2  # the exit code if a script failed, or records could not be followed
+# The exit code if the command has an error, a script failed, or records could not be followed.
+NOT_COMPLETE = 2
 
 
 @app.command(
@@ -72,15 +74,12 @@ def audit(
 
     Options of this command come before SCRIPT.
 
-    Exit codes: 0 no records are lost except expected ones, 1 records are lost or the command has
-    an error, 2 the script failed or some records could not be followed, 130 interrupted.
+    Exit codes: 0 no records are lost except expected ones, 1 records are lost, 2 the command has
+    an error, the script failed or some records could not be followed, 130 interrupted.
     """
-    from ledger.auditing.expected import read_expected
     from ledger.auditing.scripts.interrupts import interrupt
 
-    if expected is not None:
-        read_expected(expected)  # before the script runs, not after
-    _require_folders(html, write_expected)
+    _require_usable(expected, html, write_expected)
     signal.signal(signal.SIGTERM, interrupt)  # the copies are removed then, too
     only_results = _only_results() if as_json else nullcontext(sys.stdout)
     with only_results as results, _folder(folder) as copies, _progress() as progress:
@@ -89,16 +88,40 @@ def audit(
         report = audit_script(
             script, arguments or [], copies, final=output or [], progress=progress
         )
-        report = report.of_sources(source or [])
+        missing = list(_missing(report, output or [], source or []))
+        own = {result.source.name for result in report.results} & set(source or [])
+        report = report.of_sources(sorted(own))
         if expected is not None:
             report = report.expecting(expected)
-        if write_expected is not None:
+        if write_expected is not None and not missing:
             report.write_expected(write_expected)
         if html is not None:
             report.save_html(html)
         text = json.dumps(report.as_dict(), indent=2) if as_json else str(report)
         results.write(f"{text}\n")
+    if missing:
+        raise InputError(". ".join(missing))
     raise typer.Exit(_exit_code(report))
+
+
+def is_audit(arguments: Sequence[str]) -> bool:
+    """Return whether the arguments of ``ackledger`` are those of this command."""
+    return next((each for each in arguments if not each.startswith("-")), "") == "audit"
+
+
+def _missing(
+    report: "AuditReport", outputs: Sequence[str], sources: Sequence[str]
+) -> Iterator[str]:
+    """Yield a sentence for each output and source that the report should be on, and has not."""
+    there = {
+        "output": (outputs, [each.name for each in report.outputs]),
+        "source": (sources, [each.source.name for each in report.results]),
+    }
+    for kind, (wanted, names) in there.items():
+        for name in wanted:
+            if name not in names:
+                what = f"expected one of {', '.join(names)}" if names else "found none"
+                yield f"--{kind} {name}: the script has no such {kind}, {what}"
 
 
 def _exit_code(report: "AuditReport") -> int:
@@ -107,8 +130,16 @@ def _exit_code(report: "AuditReport") -> int:
     return 1 if report.lost_records else 0
 
 
-def _require_folders(*files: Path | None) -> None:
-    """Raise InputError if a file cannot be written, before the script runs."""
+def _require_usable(expected: Path | None, *files: Path | None) -> None:
+    """Raise an error before the script runs if the expected losses cannot be read, a file cannot be
+    written, or there is no Java that Spark can use.
+    """
+    from ledger.auditing.expected import read_expected
+
+    if expected is not None:
+        read_expected(expected)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # which names a JVM that runs
+        require_java()
     for file in filter(None, files):
         if file.is_dir():
             raise InputError(f"{file}: expected a file to write, found a folder")

@@ -151,10 +151,10 @@ def common(
         err.print(f"ackledger: {sentence}", style="yellow", soft_wrap=True, highlight=False)
 
 
-def fail(message: str) -> None:
-    """Print one line and exit with 1."""
+def fail(message: str, code: int = 1) -> None:
+    """Print one line and exit with a code."""
     err.print(f"ackledger: {message}", style="red", soft_wrap=True, highlight=False)
-    sys.exit(1)
+    sys.exit(code)
 
 
 def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:

@@ -15,13 +15,13 @@ from ledger.spark.failures import explained, noted
 from ledger.store.connection import Database
 
 
-def fail_with(exc: Exception) -> NoReturn:
+def fail_with(exc: Exception, code: int = 1) -> NoReturn:
     """Print what failed in one line, with the command that goes on where one was noted, or in a
-    line for each thing that is wrong, and exit with 1.
+    line for each thing that is wrong, and exit with a code.
     """
     if verbose():
         err.print("".join(traceback.format_exception(exc)), highlight=False)
-    fail("\n  ".join(exc.lines) if isinstance(exc, LedgerError) and exc.lines else noted(exc))
+    fail("\n  ".join(exc.lines) if isinstance(exc, LedgerError) and exc.lines else noted(exc), code)
     raise AssertionError("fail exits")
 
 

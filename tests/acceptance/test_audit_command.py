@@ -61,12 +61,12 @@ class Terminal:
         }
         self.files: set[Path] = set()
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+    def start(self, *arguments: str | Path, **environment: str) -> subprocess.Popen[str]:
         """Start ``ackledger audit``."""
         self.files = set(self.job.rglob("*"))
         return subprocess.Popen(
             [sys.executable, "-c", "from ledger.cli import main; main()", "audit", *arguments],
-            env=self._environment,
+            env=self._environment | environment,
             cwd=self.job,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -294,7 +294,7 @@ def test_requests_that_make_no_sense(terminal):
     """Each is refused in one line before the script runs; so is a script with a syntax error."""
     (terminal.job / "folder").mkdir()
     for arguments, message in REFUSED.items():
-        out, errors = terminal.run(*arguments.split(), code=1)
+        out, errors = terminal.run(*arguments.split(), code=2)
         assert out == ""
         lines = [line for line in errors.splitlines() if line]
         assert message in lines[-1]
@@ -304,3 +304,26 @@ def test_requests_that_make_no_sense(terminal):
     assert errors == ""
     assert out.splitlines()[0] == "the script wrote no output"
     assert "wrong.py failed at wrong.py:5: SyntaxError: invalid syntax: " in out
+
+
+def test_names_that_the_script_does_not_have(terminal, tmp_path):
+    """The report is printed and saved as without them; the last line says which names there are."""
+    page = tmp_path / "report.html"
+    names = ("--output", "gold", "--source", "x.csv", "--html", page)
+    out, errors = terminal.run(*names, "job.py", code=2)
+    assert "LOST: these records reach no output" in out
+    assert "no partner for shop" in page.read_text()
+    assert errors.splitlines()[-1] == (
+        "ackledger: --output gold: the script has no such output, expected one of out/placed, "
+        "out/totals. --source x.csv: the script has no such source, expected one of orders.csv, "
+        "shops.csv"
+    )
+
+
+def test_without_java(terminal):
+    """What is missing, and what to install, is said before the script runs."""
+    process = terminal.start("job.py", JAVA_HOME="/nonexistent")
+    out, errors = terminal.ended(process, code=2)
+    assert (out, len(errors.splitlines())) == ("", 1)
+    assert errors.startswith("ackledger: Spark needs Java 17 or 21, and JAVA_HOME=/nonexistent has")
+    assert "Set it to a folder that has bin/java, or unset it" in errors
