@@ -21,6 +21,7 @@ from ledger.auditing.scripts.file_columns import (
     with_metadata,
     without_metadata,
 )
+from ledger.auditing.scripts.reader_options import require_no_drops, skipped_files
 from ledger.auditing.scripts.tables import Tables, table_key
 from ledger.auditing.scripts.written import (
     Destination,
@@ -58,6 +59,7 @@ class JobAudit:
     tables: Tables = field(init=False)
     _sources: Sources | None = None
     _by_key: dict[tuple[str, ...], AuditSource] = field(default_factory=dict)
+    _refused: set[tuple[str, ...]] = field(default_factory=set)
     _read: list[tuple[DataFrame, str]] = field(default_factory=list)
     _taken: list[tuple[DataFrame, str]] = field(default_factory=list)
 
@@ -127,12 +129,13 @@ class JobAudit:
 
     def _unused(self) -> Iterator[str]:
         """Say which files and tables were read, and are in the plan of no output."""
-        named = set()
+        named: set[tuple[str, ...]] = set()
         for frame, place in self._read:
             catalyst = Catalyst(frame.sparkSession)
             for node in _leaves(catalyst, catalyst.analyzed(frame)):
                 key = _key(catalyst, node)
-                if relation_of(node) is None or key in self._by_key or key in named:
+                others = (self._by_key, self._refused, named)
+                if relation_of(node) is None or any(key in each for each in others):
                     continue
                 try:
                     outputs = self._outputs_in(catalyst, node)
@@ -219,6 +222,7 @@ class JobAudit:
         leaf = sources.leaf_of(node)
         if leaf is None:
             read = self._outputs_in(catalyst, node)
+            self._require_all_records(catalyst, node)
             leaf = (
                 self._own_leaf(catalyst, node, output, read)
                 if read
@@ -228,6 +232,16 @@ class JobAudit:
         output.sources |= frozenset(leaf.numbers)
         if isinstance(leaf, OutputLeaf):
             output.reads += self._outputs_in(catalyst, node)
+
+    def _require_all_records(self, catalyst: Catalyst, node: Node) -> None:
+        """Raise CarryError if the reader of files drops records; note it if it may skip files."""
+        if _paths(catalyst, node):
+            name, key = _name(catalyst, node), _key(catalyst, node)
+            self._refused.add(key)
+            require_no_drops(catalyst, node, name)
+            self._refused.discard(key)
+            note = skipped_files(catalyst, node, name)
+            self.notes += [note] if note and note not in self.notes else []
 
     def _own_leaf(
         self, catalyst: Catalyst, node: Node, output: WrittenOutput, read: list[WrittenOutput]
