@@ -19,22 +19,23 @@ def join_keys(
     keys: list[tuple[Expression, bool]] = []
     has_more = False
     for part in conjuncts(node.condition().get(), catalyst):
-        key = None
-        kind = simple_class(part)
-        if kind in ("EqualTo", "EqualNullSafe"):
-            key = _key(catalyst, part, sides[side], sides[1 - side])
+        key = compared_key(catalyst, part, sides[side], sides[1 - side])
         if key is None:
             has_more = True
         else:
-            keys.append((key, kind == "EqualNullSafe"))
+            keys.append((key, simple_class(part) == "EqualNullSafe"))
     return keys, has_more
 
 
-def _key(
-    catalyst: Catalyst, equality: Expression, own: set[int], other: set[int]
+def compared_key(
+    catalyst: Catalyst, part: Expression, own: set[int], other: set[int]
 ) -> Expression | None:
-    """The operand that has columns of one side, if the other operand has the other side's."""
-    operands = catalyst.items(equality.children())
+    """Return the operand of an equality that has columns of one side, if the other operand has the
+    other side's; None: it has not, or the expression is no equality.
+    """
+    if simple_class(part) not in ("EqualTo", "EqualNullSafe"):
+        return None
+    operands = catalyst.items(part.children())
     used = [references(operand, catalyst) for operand in operands]
     for at in (0, 1):
         if used[at] and used[1 - at] and used[at] <= own and used[1 - at] <= other:

@@ -330,7 +330,7 @@ def test_texts_of_pandas(audited):
         """
     )
     assert report.failure == ""
-    assert list(why(report)) == ["a.csv", "a.txt", "b.txt"]
+    assert list(why(report)) == ["a.csv", "a.txt", "b.txt", "a StringIO"]
 
 
 def test_a_table_of_a_database_is_written_twice(audited):
@@ -360,3 +360,52 @@ def test_a_partition_is_replaced(audited):
         """
     )
     assert "replaces a partition of t, which the script has written before" in report.failure
+
+
+SHOPS = """
+        shops = spark.read.csv(f"{HERE}/shops.csv", header=True)
+        orders.createOrReplaceTempView("k"); shops.createOrReplaceTempView("known")
+        days = spark.createDataFrame([("s1", 1), ("s2", 1)], "shop string, day int")
+        days.createOrReplaceTempView("plain")
+"""
+JOINS = {
+    "ON": "k JOIN known ON k.shop = known.shop AND order_id <> c",
+    "commas": "k, known WHERE k.shop = known.shop AND k.order_id <> known.c",
+    "names": "k a, known AS b WHERE a.order_id <> b.c AND b.shop = a.shop",
+    "CROSS JOIN": "k CROSS JOIN known WHERE k.shop = known.shop AND order_id <> c",
+    "three": (
+        "k, known, plain WHERE plain.shop = k.shop AND k.order_id <> known.c AND day > 0 "
+        "AND k.shop = known.shop"
+    ),
+}
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_joins_by_commas(audited, tmp_path, join):
+    """They lose and double records as a join with its condition does, at the line of the query."""
+    (tmp_path / "job" / "shops.csv").write_text("shop,c\ns1,A\ns1,B\ns2,o3\n")
+    text = f"spark.sql(\"SELECT order_id, c FROM {JOINS[join]}\").write.parquet('out')"
+    report = audited(f"{SHOPS}        {text}\n")
+    assert report.failure == ""
+    assert numbers(report) == (12, 9, 3, 0)
+    assert {(loss.operation, loss.place, loss.records) for loss in report.losses} in (
+        {("inner join", "job.py:10", 3)},
+        {("inner join", "job.py:10", 2), ("inner join", "job.py:10", 1)},
+    )
+    kinds = {(remark.operation, remark.place, remark.text) for remark in report.remarks}
+    assert ("inner join", "job.py:10", "1 doubled key of shop") in kinds
+
+
+def test_a_filter_that_stays_above_a_join(audited, tmp_path):
+    """A condition on one side, of a subquery or of a UDF stays a filter."""
+    (tmp_path / "job" / "shops.csv").write_text("shop,c\ns1,A\ns2,B\n")
+    report = audited(
+        f"""{SHOPS}
+        spark.udf.register("same", lambda a, b: a == b, "boolean")
+        spark.sql("SELECT order_id FROM k, known WHERE k.shop = known.shop AND state = 'paid' "
+                  "AND same(c, 'A') AND c IN (SELECT c FROM known)").write.parquet("out")
+        """
+    )
+    assert report.failure == ""
+    assert numbers(report)[:2] == (12, 3)
+    assert {loss.operation for loss in report.losses} == {"inner join", "filter"}
