@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ledger.auditing import ids as record_ids
-from ledger.auditing.graph import GraphEdge, JobGraph
+from ledger.auditing.graph import JobGraph
 from ledger.auditing.losses import KINDS, Loss, OutputResult, SourceResult
-from ledger.auditing.remarks import Remark
+from ledger.auditing.remarks import REMARKS, Remark
 
 VERSION = 1  # of the form; a key that is renamed or removed makes a new one
 
@@ -84,7 +84,13 @@ def graph_data(graph: JobGraph, losses: Sequence[Loss]) -> dict[str, Any]:
     indexes = {loss.identity: at for at, loss in enumerate(losses)}
     return {
         "nodes": [
-            {"kind": node.kind, "label": node.label, "place": node.place, "detail": node.detail}
+            {
+                "kind": node.kind,
+                "label": node.label,
+                "place": node.place,
+                "detail": node.detail,
+                "remarks": _counts(node.remarks, REMARKS),
+            }
             for node in graph.nodes
         ],
         "edges": [
@@ -92,7 +98,7 @@ def graph_data(graph: JobGraph, losses: Sequence[Loss]) -> dict[str, Any]:
                 "start": edge.start,
                 "end": edge.end,
                 "is_consulted": edge.is_consulted,
-                "records": _counts(edge),
+                "records": _counts(edge.losses, KINDS),
                 "losses": sorted({indexes[each.identity] for each in edge.losses}),
             }
             for edge in graph.edges
@@ -100,12 +106,12 @@ def graph_data(graph: JobGraph, losses: Sequence[Loss]) -> dict[str, Any]:
     }
 
 
-def _counts(edge: GraphEdge) -> dict[str, int]:
-    """The distinct records that an edge loses, by kind of loss."""
+def _counts(items: Sequence[Loss | Remark], kinds: Sequence[str]) -> dict[str, int]:
+    """The distinct records of losses or remarks, by kind."""
     return {
-        kind: len(record_ids.union(each.ids for each in edge.losses if each.kind == kind))
-        for kind in KINDS
-        if any(each.kind == kind for each in edge.losses)
+        kind: len(record_ids.union(each.ids for each in items if each.kind == kind))
+        for kind in kinds
+        if any(each.kind == kind for each in items)
     }
 
 

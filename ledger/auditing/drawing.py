@@ -7,6 +7,7 @@ from typing import Any
 
 from ledger.auditing.layout import layout
 from ledger.auditing.losses import ELSEWHERE, EXPECTED, INTENDED, LOST, NOT_NEEDED
+from ledger.auditing.remarks import IGNORED, MERGED, SEVERAL_ROWS
 
 # All in pixels.
 PADDING, LINE, MARGIN = 12.0, 17.0, 8.0
@@ -20,6 +21,9 @@ _WORDS = {
     ELSEWHERE: "in another output",
     INTENDED: "on purpose",
     NOT_NEEDED: "not needed",
+    SEVERAL_ROWS: "with several rows",
+    MERGED: "merged",
+    IGNORED: "ignored",
 }
 
 
@@ -124,12 +128,14 @@ def _labels(
         yield kind, text, loss, (BOLD if kind == LOST else LETTER) * len(text) + 4
 
 
-def _lines(node: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _lines(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield _short(node["label"], node["kind"] in ("source", "output")), "label"
     if node["detail"]:
         yield _short(node["detail"]), "detail"
     if node["place"]:
         yield _short(node["place"], True), "place"
+    for kind, number in node["remarks"].items():
+        yield f"{number:,} {_WORDS[kind]}", "remark"
 
 
 def _short(text: str, from_end: bool = False) -> str:
@@ -139,8 +145,9 @@ def _short(text: str, from_end: bool = False) -> str:
     return f"…{text[1 - MAX_LETTERS :]}" if from_end else f"{text[: MAX_LETTERS - 1]}…"
 
 
-def _title(node: Mapping[str, str]) -> str:
-    return ", ".join(filter(None, (node["label"], node["detail"], node["place"])))
+def _title(node: Mapping[str, Any]) -> str:
+    remarks = (f"{number:,} {_WORDS[kind]}" for kind, number in node["remarks"].items())
+    return ", ".join(filter(None, (node["label"], node["detail"], node["place"], *remarks)))
 
 
 def _layers(
@@ -217,6 +224,6 @@ def _arrow(
     return Arrow(kind, path, edge["is_consulted"], labels)
 
 
-def _sentence(start: Mapping[str, str], end: Mapping[str, str], edge: Mapping[str, Any]) -> str:
+def _sentence(start: Mapping[str, Any], end: Mapping[str, Any], edge: Mapping[str, Any]) -> str:
     counts = "".join(f", {number:,} {_WORDS[kind]}" for kind, number in edge["records"].items())
     return f"{_title(start)} to {_title(end)}{counts}"

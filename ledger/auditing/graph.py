@@ -4,11 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.losses import Loss
 from ledger.auditing.operations import is_consulting, losing_sides, operation, text_of
 from ledger.auditing.outputs import AuditOutput, OutputLeaf
+from ledger.auditing.remarks import Remark
 from ledger.auditing.sources import AuditSource, Sources
 from ledger.lineage.catalyst import Node
 from ledger.lineage.nodes import WORDS, simple_name
@@ -39,6 +41,8 @@ _SHOWN = {
     "Offset": "offsetExpr",
 }
 
+_About = TypeVar("_About", Loss, Remark)
+
 
 @dataclass(frozen=True)
 class GraphNode:
@@ -48,12 +52,14 @@ class GraphNode:
         kind: "source", "operation" or "output"; "reference": a table that is not followed;
             "folded": operations without losses.
         detail: the condition, keys or number of an operation.
+        remarks: about records that an operation passed on, but not as the job may intend.
     """
 
     kind: str
     label: str
     place: str = ""
     detail: str = ""
+    remarks: tuple[Remark, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -83,13 +89,30 @@ class JobGraph:
         edges = [replace(edge, losses=tuple(map(changed, edge.losses))) for edge in self.edges]
         return JobGraph(self.nodes, edges)
 
+    def of_sources(self, names: Container[str]) -> "JobGraph":
+        """Return the graph with the losses and remarks of some sources."""
 
-def graph_of(sources: Sources, outputs: Sequence[AuditOutput], losses: Iterable[Loss]) -> JobGraph:
+        def own(items: Iterable[_About]) -> tuple[_About, ...]:
+            return tuple(each for each in items if each.source.name in names)
+
+        nodes = [replace(node, remarks=own(node.remarks)) for node in self.nodes]
+        return JobGraph(nodes, [replace(edge, losses=own(edge.losses)) for edge in self.edges])
+
+
+def graph_of(
+    sources: Sources,
+    outputs: Sequence[AuditOutput],
+    losses: Iterable[Loss],
+    remarks: Iterable[Remark] = (),
+) -> JobGraph:
     """Return the graph of a job. An operation that two outputs have in common is one node.
 
-    ``losses``: with the nodes of the plans that they are of.
+    ``losses``, ``remarks``: with the nodes of the plans that they are of.
     """
     drawing = _Drawing()
+    for remark in remarks:
+        for identity in remark.at:
+            drawing.remarks.setdefault(identity, []).append(remark)
     for loss in losses:
         if len(loss.ids):
             drawing.losses.setdefault(loss.at, []).append(loss)
@@ -106,9 +129,12 @@ def graph_of(sources: Sources, outputs: Sequence[AuditOutput], losses: Iterable[
 
 @dataclass
 class _Drawing:
-    """A graph that grows. ``losses``: by the identity of a plan's node and its child."""
+    """A graph that grows. ``losses``: by the identity of a plan's node and its child; ``remarks``:
+    by that of a plan's node.
+    """
 
     losses: dict[tuple[int, int], list[Loss]] = field(default_factory=dict)
+    remarks: dict[int, list[Remark]] = field(default_factory=dict)
     _nodes: list[GraphNode] = field(default_factory=list)
     _by_key: dict[object, int] = field(default_factory=dict)
     _edges: dict[tuple[int, int], GraphEdge] = field(default_factory=dict)
@@ -147,6 +173,16 @@ class _Drawing:
             start, end, (*edge.losses, *more), is_consulted=is_consulted
         )
 
+    def remark(self, index: int, identity: int) -> None:
+        """Add the remarks on a plan's node to a node."""
+        node = self._nodes[index]
+        new = [
+            each
+            for each in self.remarks.get(identity, ())
+            if all(each is not other for other in node.remarks)
+        ]
+        self._nodes[index] = replace(node, remarks=(*node.remarks, *new))
+
     def rows(self, attribution: Attribution, node: Node) -> tuple[int, ...]:
         """Return the indexes of the nodes that the rows of a plan's node come from."""
         key = id(attribution), attribution.catalyst.identity(node)
@@ -171,11 +207,13 @@ class _Drawing:
         if not consulted and not losing_sides(node) and name not in _MERGING and name != "Join":
             return tuple(dict.fromkeys(index for indexes in below for index in indexes))
         if name == "Aggregate" and self._is_pivot(below, place):
+            self.remark(below[0][0], catalyst.identity(node))
             return below[0]
         label = _MERGING.get(name) or operation(node)
         own = GraphNode(OPERATION, WORDS.get(name, label) if label == name else label, place)
         own = replace(own, detail=_detail(attribution, node))
         index = self.node((own, tuple(below), tuple(consulted)), own)
+        self.remark(index, catalyst.identity(node))
         for side, starts in enumerate(below):
             losses = self.losses.get((catalyst.identity(node), side), ())
             for start in starts:
@@ -211,7 +249,8 @@ def _detail(attribution: Attribution, node: Node) -> str:
 
 
 def folded(graph: JobGraph, most: int = MAX_OPERATIONS) -> JobGraph:
-    """Return a graph in which neighbours without losses are one node, if it has many operations.
+    """Return a graph in which neighbours without losses and remarks are one node, if it has many
+    operations.
 
     Two neighbours become one only if no other path joins them, so that no circle is made.
     """
@@ -219,6 +258,7 @@ def folded(graph: JobGraph, most: int = MAX_OPERATIONS) -> JobGraph:
     if len(operations) <= most:
         return graph
     lossy = {edge.end for edge in graph.edges if edge.losses}
+    lossy |= {at for at, node in enumerate(graph.nodes) if node.remarks}
     parts: dict[int, list[int]] = {
         at: [at]
         for at, node in enumerate(graph.nodes)

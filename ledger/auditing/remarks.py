@@ -17,7 +17,7 @@ from ledger.auditing.sources import AuditSource
 from ledger.lineage.catalyst import Node
 from ledger.lineage.nodes import simple_name
 
-SEVERAL_ROWS, MERGED, IGNORED = "several rows", "merged", "ignored"
+REMARKS = SEVERAL_ROWS, MERGED, IGNORED = "several rows", "merged", "ignored"
 _AT = "__ackledger_at"
 _Rule = Callable[[Attribution, Node], Iterator[tuple[str, str, Ids]]]
 _RULES: dict[str, tuple[str, _Rule]] = {
@@ -39,6 +39,7 @@ class Remark:
         operation: the join, ``dropDuplicates`` or the aggregate.
         text: the keys, the columns with other values, or the value that is NULL.
         ids: the ids of the records.
+        at: the identities of the plans' nodes.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Remark:
     place: str
     text: str
     ids: Ids
+    at: tuple[int, ...] = ()
 
     @property
     def records(self) -> int:
@@ -69,10 +71,12 @@ def remarks(attributions: Iterable[Attribution]) -> list[Remark]:
             for operation, text, values in rule(attribution, node):
                 for number, own in record_ids.by_source(values):
                     source, place = attribution.sources.sources[number], attribution.place(node)
+                    at: tuple[int, ...] = (identity(node),)
                     key = kind, number, operation, place, text
                     if key in by_text:  # A source may be on both sides of a join.
                         own = record_ids.union([own, by_text[key].ids])
-                    by_text[key] = Remark(kind, source, operation, place, text, own)
+                        at = (*by_text[key].at, *at)
+                    by_text[key] = Remark(kind, source, operation, place, text, own, at)
     return sorted(by_text.values(), key=lambda remark: -remark.records)
 
 

@@ -104,7 +104,8 @@ class AuditReport:
         results = [result for result in self.results if result.source.name in names]
         losses = [loss for loss in self.losses if loss.source.name in names]
         remarks = [remark for remark in self.remarks if remark.source.name in names]
-        return replace(self, results=results, losses=losses, remarks=remarks)
+        graph = self.graph.of_sources(names)
+        return replace(self, results=results, losses=losses, remarks=remarks, graph=graph)
 
     def _ids_frame(self, ids: Ids) -> DataFrame:
         assert self._sources is not None  # a report with losses has sources

@@ -9,6 +9,7 @@ from ledger import audit
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.losses import ELSEWHERE, INTENDED, LOST
 from ledger.auditing.outputs import AuditOutput
+from ledger.auditing.remarks import SEVERAL_ROWS
 from ledger.auditing.results import judged
 from ledger.auditing.routes import on_main_routes
 from ledger.auditing.sources import Sources
@@ -102,6 +103,48 @@ def test_outputs_share_their_operations(spark, tmp_path):
     text = "\n".join(report.lines(100))
     assert "NOT FOLLOWED: outputs whose records are not known" in text
     assert "rows of an RDD" in text
+
+
+def test_outputs_that_are_read_again(audited, tmp_path):
+    """They are nodes between the operations before and after; joins and duplicates have their
+    remarks; the report on one source has its losses alone.
+    """
+    (tmp_path / "job" / "shops.csv").write_text("shop,c\ns1,A\ns1,B\ns2,C\ns3,D\n")
+    report = audited(
+        """
+        shops = spark.read.csv(f"{HERE}/shops.csv", header=True)
+        orders.where("state = 'paid'").write.parquet("paid")
+        spark.read.parquet("paid").join(shops, "shop").write.csv("sold", header=True)
+        back = spark.read.csv("sold", header=True)
+        back.dropDuplicates(["shop"]).write.parquet("first")
+        back.where("c = 'A'").write.parquet("a")
+        """
+    )
+    data = report.as_dict()
+    assert Counter(map(str, named(data))) == Counter(
+        map(
+            str,
+            [
+                ("orders.csv", "filter", {LOST: 2, INTENDED: 2}),
+                ("filter", "paid", {}),
+                ("paid", "inner join", {LOST: 2}),
+                ("shops.csv", "inner join", {LOST: 1}),
+                ("inner join", "sold", {}),
+                ("sold", "dropDuplicates", {}),
+                ("dropDuplicates", "first", {}),
+                ("sold", "filter", {INTENDED: 5}),
+                ("filter", "a", {}),
+            ],
+        )
+    )
+    marks = {node["label"]: node["remarks"] for node in data["graph"]["nodes"] if node["remarks"]}
+    assert set(marks) == {"inner join", "dropDuplicates"}
+    assert marks["inner join"] == {SEVERAL_ROWS: 6}
+    report.save_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "6 with several rows" in page
+    of_shops = report.of_sources(["shops.csv"]).as_dict()
+    assert [each for each in named(of_shops) if each[2]] == [("shops.csv", "inner join", {LOST: 1})]
 
 
 def test_values_are_read_once_and_escaped(spark, tmp_path):

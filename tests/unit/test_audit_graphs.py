@@ -1,6 +1,7 @@
 """The graph of an audited job: its layers, what is folded, and its drawing."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -18,6 +19,7 @@ from ledger.auditing.graph import (
     folded,
 )
 from ledger.auditing.layout import GAP, layout
+from ledger.auditing.remarks import MERGED, SEVERAL_ROWS, Remark
 from tests.support.audits import loss, source
 
 
@@ -122,6 +124,36 @@ def test_folding_makes_no_circle(seed):
     assert len(graph.nodes) < 40
     lost = {id(each) for edge in edges for each in edge.losses}
     assert {id(each) for edge in graph.edges for each in edge.losses} == lost
+
+
+def test_remarks_are_lines_of_their_operation():
+    """A box has the numbers of its remarks, which keep it from being folded; other sources' are
+    left out of the report on some.
+    """
+    orders, shops = source(), source("shops", number=1)
+    ids = {each.name: each.all_ids for each in (orders, shops)}
+    noted = [
+        Remark(SEVERAL_ROWS, orders, "filter4", "shop.py:4", "2 doubled keys", ids["orders"][:7]),
+        Remark(SEVERAL_ROWS, orders, "filter4", "shop.py:4", "1 doubled key", ids["orders"][5:9]),
+        Remark(MERGED, shops, "filter4", "shop.py:4", "other values", ids["shops"][:1200]),
+    ]
+    chain = job(40, {20})
+    at = [node.label for node in chain.nodes].index("filter4")
+    nodes = [replace(n, remarks=tuple(noted)) if i == at else n for i, n in enumerate(chain.nodes)]
+    graph = folded(JobGraph(nodes, chain.edges))
+    losses = [each for edge in graph.edges for each in edge.losses]
+    (box,) = [
+        box
+        for box in drawn(graph_data(graph, losses), [{"kind": "lost"}]).boxes
+        if box.title.startswith("filter4,")
+    ]
+    assert box.lines[-2:] == [("9 with several rows", "remark"), ("100 merged", "remark")]
+    assert box.title.endswith("9 with several rows, 100 merged")
+    of_shops = graph_data(graph.of_sources(["shops"]), [])
+    assert [node["remarks"] for node in of_shops["nodes"] if node["label"] == "filter4"] == [
+        {MERGED: 100}
+    ]
+    assert not any(edge["records"] for edge in of_shops["edges"])
 
 
 def test_the_drawing_has_a_label_for_each_loss():
