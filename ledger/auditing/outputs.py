@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution
+from ledger.auditing.comma_joins import with_join_conditions
 from ledger.auditing.file_names import without_file_names
 from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.routes import Route, main_routes, sources_in
@@ -48,7 +49,7 @@ class AuditOutput:
         reads: the outputs that its plan reads.
         replaced_at: the line of a later write that replaced it, or that dropped it; empty: none
             did.
-        is_dropped: it was dropped there.
+        dropped_by: the statement or call that dropped it there; empty: none did.
     """
 
     name: str
@@ -60,7 +61,7 @@ class AuditOutput:
     arrived: Ids = field(default_factory=lambda: NO_IDS)
     reads: list["AuditOutput"] = field(default_factory=list)
     replaced_at: str = ""
-    is_dropped: bool = False
+    dropped_by: str = ""
 
     @property
     def is_copy(self) -> bool:
@@ -77,7 +78,7 @@ class AuditOutput:
         ``prepared``: returns the attribution of a plan that reads the names of no files.
         """
         self.sources |= frozenset(sources_in(attribution, attribution.plan))
-        attribution = prepared(attribution)
+        attribution = prepared(with_join_conditions(attribution))
         self.routes = main_routes(attribution, attribution.plan)
         self.attribution = attribution
 

@@ -57,7 +57,9 @@ def judged(
             losses += _losses(sources, output, lost, unknown, answers)
             if id(output) not in read:  # its records are lost where they were read
                 losses += _replaced(sources, output, lost)
-    graph = graph_of(sources, outputs, losses)
+    attributions = [each.attribution for each in outputs if each.attribution is not None]
+    noted = _remarks(attributions)
+    graph = graph_of(sources, outputs, losses, noted)
     losses = _merged(losses)
     results = [
         SourceResult.of(
@@ -72,8 +74,6 @@ def judged(
     listed = [
         OutputResult(each.name, each.place, each.why, is_final=each in ends) for each in outputs
     ]
-    attributions = [each.attribution for each in outputs if each.attribution is not None]
-    noted = _remarks(attributions)
     failed = list(dict.fromkeys(note for each in attributions for note in each.notes))
     return AuditReport(results, losses, sources, listed, noted, title, graph, notes=failed)
 
@@ -157,10 +157,8 @@ def _replaced(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) ->
     if output.replaced_at:
         for source in sources.sources:
             ids = record_ids.intersection(output.arrived, lost[source.number])
-            operation, verb = "overwrite", "replaced"
-            if output.is_dropped:
-                operation, verb = "DROP TABLE", "dropped"
-            reason = f"{output.name} is {verb}"
+            operation = output.dropped_by or "overwrite"
+            reason = f"{output.name} is {'dropped' if output.dropped_by else 'replaced'}"
             place, outputs = output.replaced_at, (output.name,)
             yield Loss(source, operation, place, reason, False, ids, outputs=outputs)
 

@@ -19,19 +19,27 @@ from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
 # Lines of these are not the user's.
-_LIBRARIES = tuple(
+LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (Path(str(pyspark.__file__)).parent, Path(__file__).parent.parent)
 )
+_STDLIB = f"{Path(os.__file__).parent}{os.sep}"
 UNKNOWN = "unknown line"
 
 
 def user_line(frame: FrameType | None = None) -> str | None:
-    """Return the innermost line outside of Spark and this library, as ``file:line``."""
+    """Return the innermost line outside of Spark, this library and Python's own, as file:line."""
     at = frame or sys._getframe(1)
-    while at is not None and at.f_code.co_filename.startswith(_LIBRARIES):
+    while at is not None and (
+        at.f_code.co_filename.startswith(LIBRARIES) or is_of_python(at.f_code.co_filename)
+    ):
         at = at.f_back  # type: ignore[assignment]
     return f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno}" if at else None
+
+
+def is_of_python(file: str) -> bool:
+    """Return whether a file of code is in Python's own library."""
+    return file.startswith((_STDLIB, "<frozen ")) and "site-packages" not in file
 
 
 @dataclass

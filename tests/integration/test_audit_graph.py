@@ -144,7 +144,10 @@ def test_outputs_that_are_read_again(audited, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "6 with several rows" in page
     of_shops = report.of_sources(["shops.csv"]).as_dict()
-    assert [each for each in named(of_shops) if each[2]] == [("shops.csv", "inner join", {LOST: 1})]
+    assert [each for each in named(of_shops) if each[2]] == [
+        ("shops.csv", "inner join", {LOST: 1}),
+        ("sold", "filter", {INTENDED: 2}),
+    ]
 
 
 def test_values_are_read_once_and_escaped(spark, tmp_path):

@@ -711,6 +711,9 @@ def test_other_readers_of_malformed_records(audited, tmp_path):
     )
     assert numbers(report, "raw.csv") == (3, 2, 0, 1)
     assert numbers(report, "raw.csv (2)") == (3, 1, 0, 2)
-    skipped = "raw.csv is read with ignoreCorruptFiles: records of files that it skips are not counted"
+    skipped = (
+        "raw.csv is read with ignoreCorruptFiles: records of files that it skips are not counted"
+    )
     assert report.notes.count(skipped) == 1
-    assert "Malformed records are detected" in report.failure
+    assert report.failure.startswith("failed at job.py:12: ")
+    assert "FAILED_READ_FILE" in report.failure

@@ -2,7 +2,11 @@
 
 import importlib
 import inspect
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from pyspark import RDD, SparkContext
@@ -10,16 +14,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.catalog import Catalog
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
+from ledger.auditing.losses import OutputResult
+from ledger.auditing.scripts.files import ScriptFiles
 from ledger.auditing.scripts.job import JobAudit
-from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.patches import Patches, own_calls
 from ledger.auditing.scripts.stops import ScriptStop
+from ledger.lineage.sites import UNKNOWN, user_line
 
 _SAVING = (
     *("saveAsHadoopDataset", "saveAsHadoopFile", "saveAsNewAPIHadoopDataset"),
     *("saveAsNewAPIHadoopFile", "saveAsPickleFile", "saveAsSequenceFile", "saveAsTextFile"),
 )
 _PANDAS = (
-    *("csv", "excel", "feather", "hdf", "html", "json", "latex", "markdown"),
+    *("csv", "excel", "feather", "gbq", "hdf", "html", "json", "latex", "markdown"),
     *("orc", "parquet", "pickle", "sql", "stata", "string", "xml"),
 )
 CONNECT = (
@@ -28,7 +35,7 @@ CONNECT = (
 )
 
 
-def forbid(patches: Patches, job: JobAudit) -> None:
+def forbid(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
     """Have a script ended where it does what cannot be audited."""
 
     def stopped(what: str) -> Callable[..., Any]:
@@ -57,7 +64,9 @@ def forbid(patches: Patches, job: JobAudit) -> None:
     patches.replace_property(ClassicDataFrame, "writeStream", stream)
     _leave_out_stops(patches)
     _keep_checkpoints_in_the_plan(patches)
-    _leave_out_pandas(patches, job)
+    _leave_out_pandas(patches, job, files)
+    _redirect_pandas(patches, job)
+    _leave_out_models(patches, job, files)
     _forbid_connect(patches)
 
 
@@ -81,15 +90,19 @@ def _keep_checkpoints_in_the_plan(patches: Patches) -> None:
         patches.replace(ClassicDataFrame, name, same)
 
 
-def _leave_out_pandas(patches: Patches, job: JobAudit) -> None:
-    """pandas writes nothing; each write is noted as an output that is not followed."""
+def _leave_out_pandas(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
+    """pandas writes no path; each write is noted as an output that is not followed."""
     import pandas
 
     def left_out(method: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
         # Where it writes is its first parameter, which each method has its own name for.
         _, first, *_ = inspect.signature(method).parameters
         target = args[0] if args else kwargs.get(first)
-        if target is None or hasattr(target, "write"):
+        if target is not None and (hasattr(target, "write") or _is_store(target)):
+            if not _is_store(target):
+                files.note_python_file(getattr(target, "name", target))
+            target = None
+        if target is None:
             return method(frame, *args, **kwargs)  # a text, or what the script has opened itself
         job.note_pandas(str(target), method.__name__)
         return None
@@ -99,6 +112,66 @@ def _leave_out_pandas(patches: Patches, job: JobAudit) -> None:
         classes = (*pandas.DataFrame.__mro__, *pandas.Series.__mro__)
         for owner in {each for each in classes if method in each.__dict__}:
             patches.replace(owner, method, left_out)
+
+
+def _is_store(target: object) -> bool:
+    import pandas
+
+    return isinstance(target, (pandas.ExcelWriter, pandas.HDFStore))
+
+
+def _redirect_pandas(patches: Patches, job: JobAudit) -> None:
+    """Have files of pandas that take several frames written to a folder of the copies."""
+    import pandas
+
+    def opened(
+        method: Callable[..., Any], store: Any, path: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        bound = inspect.signature(method).bind(store, path, *args, **kwargs)
+        bound.apply_defaults()
+        mode = bound.arguments.get("mode")
+        if isinstance(path, (str, os.PathLike)) and mode != "r":
+            kind = "ExcelWriter" if isinstance(store, pandas.ExcelWriter) else "HDFStore"
+            name = os.fspath(path)
+            job.note_pandas(name, kind)
+            path = Path(tempfile.mkdtemp(prefix="pandas-", dir=job.folder)) / os.path.basename(name)
+            if mode != "w" and os.path.exists(name):
+                shutil.copyfile(name, path)
+            path = str(path)
+        method(store, path, *args, **kwargs)
+
+    for owner in (pandas.ExcelWriter, pandas.HDFStore):
+        patches.replace(owner, "__init__", opened)
+
+
+def _leave_out_models(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
+    """Models are not saved. Rows that they were fitted to may have arrived in them."""
+    from pyspark.ml.base import Estimator
+    from pyspark.ml.pipeline import PipelineModelReader, PipelineReader
+    from pyspark.ml.util import JavaMLReader, JavaMLWriter, MLWriter
+
+    def fit(method: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = args[0] if args else kwargs["dataset"]
+        job.note_driver_rows(frame, "fit()")
+        files.taken.append((frame, f"fit() at {user_line() or UNKNOWN}"))
+        with own_calls(False):  # an estimator of the script's own may do anything
+            return method(owner, *args, **kwargs)
+
+    def saved(method: Callable[..., Any], writer: Any, path: str) -> None:
+        why = "a model is not saved: the rows that it was fitted to are not followed"
+        job.others.append(OutputResult(path, user_line() or UNKNOWN, why, is_final=True))
+
+    def load(method: Callable[..., Any], reader: Any, path: str) -> Any:
+        if path in {output.name for output in job.others}:
+            raise ScriptStop(f"loads {path}, a model that the audit has not saved: pass it on")
+        return method(reader, path)
+
+    patches.replace(Estimator, "fit", fit)
+    patches.replace(JavaMLWriter, "save", saved)
+    patches.replace(MLWriter, "save", saved)
+    patches.replace(JavaMLReader, "load", load)
+    patches.replace(PipelineReader, "load", load)
+    patches.replace(PipelineModelReader, "load", load)
 
 
 def _forbid_connect(patches: Patches) -> None:

@@ -1,16 +1,17 @@
-"""Methods of classes that are others while a script runs."""
+"""Methods of classes, and functions of modules, that are others while a script runs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
+from functools import update_wrapper, wraps
+from types import ModuleType
 from typing import Any
 
 _own = ContextVar("_own", default=False)
 
 
 class Patches:
-    """Methods that a script gets instead of those of a class, until ``undo``."""
+    """Methods and functions that a script gets instead of those of an owner, until ``undo``."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any]] = []
@@ -19,7 +20,7 @@ class Patches:
         """Have ``other(method, self, *args, **kwargs)`` called for a method of a class, or
         ``other(function, *args, **kwargs)`` for a function of a module.
 
-        ``method`` is what the class had. Calls that come from the audit itself, in a block of
+        ``method`` is what the owner had. Calls that come from the audit itself, in a block of
         ``own_calls``, and calls within the method are not intercepted. A method that the class
         does not have is left out: it belongs to another version of Spark.
         """
@@ -35,7 +36,8 @@ class Patches:
                 return other(method, *args, **kwargs)
 
         self._replaced.append((owner, name, method))
-        setattr(owner, name, replaced)
+        is_module = isinstance(owner, ModuleType)
+        setattr(owner, name, _Function(owner.__name__, replaced) if is_module else replaced)
 
     def replace_property(self, owner: type, name: str, other: Callable[[Any], Any]) -> None:
         """Have ``other(self)`` called for a property."""
@@ -56,10 +58,27 @@ class Patches:
             setattr(owner, name, before)
 
 
+class _Function:
+    """A function of a module that a script gets. Pickled by its name, it is the module's own."""
+
+    def __init__(self, module: str, replaced: Callable[..., Any]) -> None:
+        update_wrapper(self, replaced)
+        self.__module__ = module
+        self._replaced = replaced
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._replaced(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self.__name__  # type: ignore[attr-defined,no-any-return]
+
+
 @contextmanager
-def own_calls() -> Iterator[None]:
-    """Let the calls in the block through: they are the audit's own."""
-    token = _own.set(True)
+def own_calls(is_own: bool = True) -> Iterator[None]:
+    """Let the calls in the block through: they are the audit's own. False: they are the script's
+    again.
+    """
+    token = _own.set(is_own)
     try:
         yield
     finally:

@@ -15,8 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.auditing.report import AuditReport
+from ledger.auditing.scripts.files import ScriptFiles, intercept_files
 from ledger.auditing.scripts.forbidden import CONNECT, forbid
 from ledger.auditing.scripts.interrupts import take_interrupts
+from ledger.auditing.scripts.java_calls import intercept_java
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches, own_calls
 from ledger.auditing.scripts.readers import intercept_reads
@@ -24,6 +26,7 @@ from ledger.auditing.scripts.statements import intercept_statements
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.writers import intercept_writes
 from ledger.errors import InputError
+from ledger.lineage.sites import UNKNOWN, user_line
 from ledger.lineage.spark_faults import avoid_known_faults
 
 
@@ -49,8 +52,8 @@ def audit_script(
 ) -> AuditReport:
     """Run a script with its reads and writes intercepted, and return what became of its records.
 
-    ``folder``: an empty one for the copies. ``final``: names of the outputs that count. Raises
-    InputError if there is no such script or output.
+    ``folder``: an empty one for the copies. ``final``: names of the outputs that count; without one
+    that the script has written, all count. Raises InputError if there is no such script.
     """
     if script.is_dir():
         raise InputError(f"{script}: expected a Python script, found a folder")
@@ -63,7 +66,8 @@ def audit_script(
     job = JobAudit(folder, lambda output: progress.on_write(output.name, output.place))
     failure = ""
     ScriptStop.raised.clear()
-    with intercepted(job):
+    files = ScriptFiles(job)
+    with intercepted(job, files):
         try:
             _run(script, arguments)
         except ScriptStop as stop:
@@ -75,15 +79,17 @@ def audit_script(
             failure = _sentence_on(script, error)
     if ScriptStop.raised and not failure.startswith("stopped"):  # the script went on
         failure = f"stopped at {ScriptStop.raised[0]}"
+    files.conclude()
     with own_calls():
-        _require_outputs(job, final)
+        names = [*(each.name for each in job.written.outputs), *(each.name for each in job.others)]
+        final = [name for name in final if name in names]
         progress.on_ended(len(job.written.outputs))
         return replace(job.report(final, progress.on_output), title=script.name, failure=failure)
 
 
 @contextmanager
-def intercepted(job: JobAudit) -> Iterator[None]:
-    """Have reads, writes and statements in the block intercepted."""
+def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
+    """Have reads, writes, statements and calls for files in the block intercepted."""
     patches = Patches()
 
     def with_options(
@@ -95,10 +101,12 @@ def intercepted(job: JobAudit) -> Iterator[None]:
 
     patches.replace(SparkSession, "__init__", with_options)
     intercept_reads(patches, job)
-    intercept_writes(patches, job)
+    intercept_writes(patches, job, files.removed)
     intercept_statements(patches, job)
-    forbid(patches, job)
-    _note_driver_rows(patches, job)
+    forbid(patches, job, files)
+    _note_driver_rows(patches, job, files)
+    intercept_java(patches, files)
+    intercept_files(patches, files)
     try:
         with job.sites.watching(every_thread=True):
             yield
@@ -107,11 +115,12 @@ def intercepted(job: JobAudit) -> Iterator[None]:
         job.tables.close()
 
 
-def _note_driver_rows(patches: Patches, job: JobAudit) -> None:
+def _note_driver_rows(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
     """Have frames noted whose rows leave Spark's plans."""
 
     def collected(method: Callable[..., Any], frame: DataFrame, *args: Any, **kwargs: Any) -> Any:
         job.note_driver_rows(frame, f"{method.__name__}()")
+        files.taken.append((frame, f"{method.__name__}() at {user_line() or UNKNOWN}"))
         return method(frame, *args, **kwargs)
 
     for name in ("collect", "toArrow", "toLocalIterator", "toPandas"):
@@ -120,6 +129,7 @@ def _note_driver_rows(patches: Patches, job: JobAudit) -> None:
 
     def with_note(frame: DataFrame) -> Any:
         job.note_driver_rows(frame, "rdd")
+        files.taken.append((frame, f"rdd at {user_line() or UNKNOWN}"))
         return rdd.__get__(frame, ClassicDataFrame)
 
     patches.replace_property(ClassicDataFrame, "rdd", with_note)
@@ -156,11 +166,3 @@ def _first_line(message: str) -> str:
     for mark in ("\n: ", "Traceback (most recent call last):\n"):
         message = message.rpartition(mark)[2]
     return next((line for line in message.split("\n") if not line.startswith(" ")), "")
-
-
-def _require_outputs(job: JobAudit, final: Sequence[str]) -> None:
-    names = [output.name for output in job.written.outputs]
-    for name in final:
-        if name not in names:
-            written = ", ".join(names) or "none"
-            raise InputError(f"the script wrote no output {name!r}: expected one of {written}")

@@ -62,7 +62,7 @@ class Tables:
 
     def drop(self, spark: SparkSession, key: str, place: str) -> None:
         """Drop a table that the script has written."""
-        self.written.drop(key, place)
+        self.written.drop("table", key, place, "DROP TABLE")
         spark.catalog.dropGlobalTempView(self._views[key])
 
     def close(self) -> None:

@@ -29,8 +29,8 @@ _ARGUMENTS = frozenset(
 )
 
 
-def intercept_writes(patches: Patches, job: JobAudit) -> None:
-    """Have the writes of a script done to copies."""
+def intercept_writes(patches: Patches, job: JobAudit, removed: set[str]) -> None:
+    """Have the writes of a script done to copies. ``removed``: paths that it has removed."""
 
     def configured(
         method: Callable[..., Any], writer: DataFrameWriter, *args: Any, **kwargs: Any
@@ -49,9 +49,11 @@ def intercept_writes(patches: Patches, job: JobAudit) -> None:
             require_no_view(frame.sparkSession, name)
             frame = job.tables.as_in_table(frame, name)
         destination = _destination(method, writer, frame, args, kwargs, len(job.written.outputs))
-        if not _is_written(job, frame.sparkSession, destination):
+        is_new = destination.kind == "path" and destination.key in removed
+        if not is_new and not _is_written(job, frame.sparkSession, destination):
             return
         job.write(frame, destination)
+        removed.discard(destination.key)
 
     for name in (*_CONFIGURING, "partitionBy"):
         patches.replace(DataFrameWriter, name, configured)

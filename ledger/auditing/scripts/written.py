@@ -125,19 +125,19 @@ class Written:
             to = output.destination
             if (to.kind, to.key) == (kind, key):
                 earlier = live if to.mode == "append" else []
-                live = [] if output.is_dropped else [*earlier, output]
+                live = [] if output.dropped_by else [*earlier, output]
         return live
 
-    def drop(self, key: str, place: str) -> None:
-        """Note that the script has dropped a table."""
-        for output in self.live("table", key):
-            output.replaced_at, output.is_dropped = place, True
+    def drop(self, kind: str, key: str, place: str, what: str) -> None:
+        """Note that a statement or call of the script has dropped a table or a path."""
+        for output in self.live(kind, key):
+            output.replaced_at, output.dropped_by = place, what
 
     def note_replaced(self) -> None:
         """Note for each output the line of the write that replaced it."""
         for at, output in enumerate(self.outputs):
             to = output.destination
-            if output.is_dropped:
+            if output.dropped_by:
                 continue
             for later in self.outputs[at + 1 :]:
                 other = later.destination
@@ -160,6 +160,9 @@ class Written:
         if _is_pattern(path) or _ABOVE in places.values():
             _require_own(spark, path, list(places))
         live = {key: self.live("path", key) for key in places}
+        places = {key: place for key, place in places.items() if live[key]}
+        if not places:
+            raise ScriptStop(f"reads {path}, which it has removed: expected a read before that")
         for output in chain(*live.values()):
             if output.files is None:
                 generation = self._generation(output)

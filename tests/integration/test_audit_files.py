@@ -1,0 +1,277 @@
+"""Scripts that touch files without Spark's readers and writers: Hadoop, Python, pandas, Arrow."""
+
+import os
+from pathlib import Path
+
+import pandas
+import pytest
+
+from tests.support.audited_scripts import numbers, reasons, why
+
+HADOOP = """\
+from pyspark import SparkContext
+jvm = spark._jvm
+Path = jvm.org.apache.hadoop.fs.Path
+fs = Path("x").getFileSystem(spark._jsc.hadoopConfiguration())
+paid = orders.where("state = 'paid'")
+"""
+
+
+@pytest.fixture
+def earlier(tmp_path) -> Path:
+    """A folder that an earlier run of the job has written."""
+    folder = tmp_path / "job" / "out"
+    folder.mkdir(parents=True)
+    for name in ("_SUCCESS", "part-00000-1.csv"):
+        (folder / name).write_text("earlier\n")
+        os.utime(folder / name, (1e9, 1e9))
+    return folder
+
+
+REMOVALS = {
+    "hadoop": (f'{HADOOP}assert fs.delete(Path("out"), True)', "delete() of out at job.py:10"),
+    "rmtree": ('import shutil; shutil.rmtree("out")', "rmtree() of out at job.py:5"),
+    "from shutil": ("from shutil import rmtree as gone; gone('out')", "rmtree() of out at"),
+    "a file": (
+        'import glob; [os.remove(each) for each in glob.glob("out/part-*")]; os.rmdir("out")',
+        "remove() of out/part-00000-1.csv at job.py:5",
+    ),
+    "a path": (
+        'from pathlib import Path\nPath("out/_SUCCESS").unlink(); Path("out").rmdir()',
+        "unlink() of out/_SUCCESS at job.py:6",
+    ),
+}
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+def test_an_earlier_output_is_not_removed(audited, earlier, removal):
+    """What Spark wrote before the audit stays, for its rows are not written again; the report says
+    so.
+    """
+    text, note = REMOVALS[removal]
+    report = audited(f"{text}\norders.where(\"state = 'paid'\").write.mode('ignore').csv('out')\n")
+    assert report.failure == ""
+    assert numbers(report) == (12, 8, 2, 2)
+    assert report.notes[0].startswith(note)
+    assert all(each.endswith(" is left out") for each in report.notes)
+    assert (earlier / "part-00000-1.csv").read_text() == "earlier\n"
+
+
+def test_files_of_python_itself_are_removed(audited, tmp_path):
+    """A script may write and remove files of its own, in UDFs, too."""
+    report = audited(
+        f"""
+        import shutil, tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{{folder}}/a", "w") as file:
+                file.write("1")
+            os.rename(f"{{folder}}/a", f"{{folder}}/b")
+            os.remove(f"{{folder}}/b")
+        os.mkdir({str(tmp_path / "own")!r})
+        shutil.rmtree({str(tmp_path / "own")!r})
+
+        from os import remove
+        def removed(n):
+            with open(f"{tmp_path}/{{n}}", "w") as file:
+                file.write("x")
+            remove(f"{tmp_path}/{{n}}")
+            return True
+
+        orders.where(F.udf(removed, "boolean")("order_id")).write.csv("out")
+        """
+    )
+    assert report.failure == ""
+    assert report.notes == []
+    assert numbers(report) == (12, 12, 0, 0)
+
+
+def test_an_own_output_that_is_deleted(audited):
+    """Its records have arrived nowhere, but for those that another output has read before, and it
+    cannot be read any more.
+    """
+    report = audited(
+        f"""
+        {HADOOP.replace(chr(10), chr(10) + " " * 8)}
+        import shutil
+        orders.write.parquet("tmp")
+        spark.read.parquet("tmp").where("state = 'paid'").write.parquet("paid")
+        shutil.rmtree("tmp")
+        orders.where("state = 'open'").write.parquet("open")
+        fs.delete(Path("open"), True)
+        spark.read.parquet("open")
+        """
+    )
+    assert report.failure.startswith("stopped at job.py:18: reads ")
+    assert "/open, which it has removed" in report.failure
+    assert numbers(report) == (12, 8, 4, 0)
+    assert reasons(report)["open is dropped"] == 2
+    (loss,) = [loss for loss in report.losses if loss.operation == "delete()"]
+    assert loss.place == "job.py:17"
+
+
+STOPS = {
+    'fs.rename(Path("out/part-00000-1.csv"), Path("out.csv"))': "calls rename() of org.apache",
+    'fs.globStatus(Path("paid/part-*"))': "uses files of paid by globStatus()",
+    'fs.listStatus(Path("paid"))': "uses files of paid by listStatus()",
+    'fs.create(Path("x"))': "calls create() of org.apache.hadoop.fs.FileSystem",
+    "jvm.org.apache.hadoop.fs.FileUtil.fullyDelete(jvm.java.io.File('out'))": (
+        "calls fullyDelete() of org.apache.hadoop.fs.FileUtil"
+    ),
+    "jvm.java.io.File('out/_SUCCESS').delete()": "calls delete() of java.io.File",
+    "jvm.java.io.FileWriter('out/_SUCCESS')": "calls a constructor() of java.io.FileWriter",
+    "jvm.java.nio.file.Files.delete(jvm.java.io.File('out/_SUCCESS').toPath())": (
+        "calls delete() of java.nio.file.Files"
+    ),
+    'paid._jdf.write().mode("overwrite").csv("out")': "calls csv() of org.apache.spark.sql.DataF",
+    'spark._jsparkSession.sql("DROP TABLE t")': "calls sql() of org.apache.spark.sql.SparkSession",
+    'paid.rdd._jrdd.saveAsTextFile("x")': "calls saveAsTextFile() of org.apache.spark.api.java",
+    'os.rename("out/part-00000-1.csv", "out.csv")': "moves or replaces out/part-00000-1.csv by",
+    'import shutil; shutil.move("out", "backup")': "moves or replaces out by move()",
+    'import shutil; shutil.copy("orders.csv", "out/part-00000-1.csv")': "moves or replaces out/",
+    'import glob; glob.glob("paid/*.parquet")': "uses files of paid by scandir()",
+    'os.listdir("paid")': "uses files of paid by listdir()",
+    'open("paid/part-0")': "uses files of paid by open()",
+    'os.remove("paid/part-0")': "removes a part of paid by remove()",
+}
+
+
+@pytest.mark.parametrize("text", STOPS)
+def test_changes_that_end_the_script(audited, earlier, text):
+    """Nothing of an earlier output changes, and no file of a copy's place is used."""
+    report = audited(f'{HADOOP}paid.write.parquet("paid")\ntry: {text}\nexcept Exception: pass\n')
+    assert report.failure.startswith("stopped at job.py:11: ")
+    assert STOPS[text] in report.failure
+    assert numbers(report) == (12, 8, 2, 2)
+    assert (earlier / "part-00000-1.csv").read_text() == "earlier\n"
+
+
+def test_calls_of_java_that_change_nothing(audited):
+    """They are executed; folders are not made, and the session is not stopped."""
+    report = audited(
+        f"""
+        {HADOOP.replace(chr(10), chr(10) + " " * 8)}
+        assert fs.exists(Path(f"{{HERE}}/orders.csv")) and not fs.exists(Path("paid"))
+        assert [str(s.getPath().getName()) for s in fs.listStatus(Path(HERE))] != []
+        fs.mkdirs(Path("new"))
+        paid.write.parquet("paid")
+        assert fs.exists(Path("paid"))
+        spark._jsparkSession.stop()
+        assert jvm.java.lang.Math.max(1, 2) == 2
+        """
+    )
+    assert report.failure == ""
+    assert report.notes == ["mkdirs() of new at job.py:14 is left out"]
+    assert numbers(report) == (12, 8, 2, 2)
+
+
+DRIVER = {
+    "collect": 'with open(f"{FILES}/a", "w") as file:\n    file.write(str(others.collect()))',
+    "an iterator": (
+        "from pathlib import Path\nrows = list(others.toLocalIterator())\n"
+        'Path(f"{FILES}/a").write_text(str(rows))'
+    ),
+    "arrow": ('import pyarrow.parquet as pq\npq.write_table(others.toArrow(), f"{FILES}/a")'),
+    "arrow as csv": (
+        'from pyarrow.csv import write_csv\nwrite_csv(others.toArrow(), f"{FILES}/a")'
+    ),
+    "a file for pandas": (
+        'with open(f"{FILES}/a", "w") as file:\n    others.toPandas().to_csv(file)'
+    ),
+    "a buffer": "import io\nothers.toPandas().to_csv(io.StringIO())",
+    "rows": 'open(f"{FILES}/a", "w").write(str(others.take(9)))',
+}
+
+
+@pytest.mark.parametrize("text", DRIVER)
+def test_rows_that_python_writes(audited, tmp_path, text):
+    """A record that may be in a file of Python's is not claimed to be lost."""
+    (tmp_path / "files").mkdir()
+    report = audited(
+        f"FILES = {str(tmp_path / 'files')!r}\nothers = orders.where(\"state = 'open'\")\n"
+        f"{DRIVER[text]}\norders.where(\"state = 'paid'\").write.parquet('paid')\n"
+    )
+    assert report.failure == ""
+    (result,) = report.results
+    assert result.unknown.startswith("not known: rows went through ")
+    assert report.lost_records == 0
+    written, *_ = why(report)
+    assert written == ("a StringIO" if text == "a buffer" else f"{tmp_path}/files/a")
+
+
+def test_rows_that_python_has(audited, tmp_path):
+    """It is said that they may have arrived where the audit does not look; logs have none."""
+    report = audited(
+        f"""
+        import logging
+        logging.getLogger("job").addHandler(logging.FileHandler({str(tmp_path / "log")!r}))
+        print(orders.collect(), spark.createDataFrame([(1,)], "a int").collect())
+        orders.limit(3).write.csv("out")
+        """
+    )
+    assert report.notes == [
+        "rows went through collect() at job.py:8: where Python sends them is not known, and they "
+        "may have arrived there"
+    ]
+    assert numbers(report) == (12, 3, 0, 9)
+
+
+class _Book(pandas.ExcelWriter):
+    """Writes cells as text, in place of a library for Excel."""
+
+    _engine, _supported_extensions = "text", (".xltext",)
+    sheets, book = {}, None
+
+    def _write_cells(self, cells, sheet_name=None, **_: object) -> None:
+        for cell in cells:
+            self._handles.handle.write(f"{sheet_name} {cell.val}\n".encode())
+
+    def _save(self) -> None:
+        pass
+
+
+def test_books_of_pandas(audited, tmp_path):
+    """The file is not written, and its rows are noted as an output that is not followed."""
+    pandas.io.excel.register_writer(_Book)
+    (tmp_path / "job" / "old.xltext").write_text("earlier")
+    report = audited(
+        """
+        import pandas
+        with pandas.ExcelWriter("new.xltext", engine="text") as book:
+            orders.toPandas().to_excel(book, sheet_name="all")
+        with pandas.ExcelWriter("old.xltext", engine="text", mode="a") as book:
+            orders.toPandas().to_excel(book)
+        orders.where("state = 'paid'").write.parquet("paid")
+        """
+    )
+    assert report.failure == ""
+    reason = "pandas ExcelWriter() is left out: its rows went through the driver"
+    assert why(report) == {"new.xltext": reason, "old.xltext": reason}
+    assert (tmp_path / "job" / "old.xltext").read_text() == "earlier"
+    (result,) = report.results
+    assert result.unknown.startswith("not known: rows went through toPandas() at ")
+
+
+def test_models_are_not_saved(audited):
+    """Records that only a model was fitted to are not claimed to be lost."""
+    report = audited(
+        """
+        from pyspark.ml import Pipeline, PipelineModel
+        from pyspark.ml.feature import StringIndexer
+        model = Pipeline(stages=[StringIndexer(inputCol="shop", outputCol="n")]).fit(orders)
+        model.transform(orders).where("state = 'paid'").write.parquet("paid")
+        model.write().overwrite().save("model")
+        model.stages[0].save("stage")
+
+        class Own(StringIndexer):
+            def _fit(self, dataset):
+                dataset.write.csv("fitted")
+
+        Own().fit(orders)
+        PipelineModel.load("model")
+        """
+    )
+    assert report.failure.startswith("stopped at job.py:18: loads model, a model that the audit")
+    assert [*why(report)] == ["model", "stage"]
+    assert [output.name for output in report.outputs][:2] == ["paid", "fitted"]
+    (result,) = report.results
+    assert result.unknown == "not known: rows went through fit() at job.py:17"
