@@ -196,7 +196,10 @@ def intercept_files(patches: Patches, files: ScriptFiles) -> None:
 
 
 def _place(path: str, key: str) -> str:
-    """Where a full path is: at an output's, in it or above it. Wildcards match all they may."""
+    """Return whether a full path is at an output's, in it or above it; empty: elsewhere.
+
+    Wildcards match all they may.
+    """
     wanted, names = path.split("/"), key.split("/")
     patterns = [re.sub(r"[\[{].*", "*", part) for part in wanted]
     pairs = zip(wanted, patterns, names, strict=False)
