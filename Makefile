@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-setup: ## Check Java and Python, make .venv from requirements.lock
+setup: ## Check Java and Python, make .venv from ci/requirements.lock
 	@scripts/setup
 
 browser: # what the tests of the pages run in
@@ -44,7 +44,7 @@ polluted: setup ## Read the Pollock benchmark of polluted files in FOLDER, a cop
 	@python -m tests.polluted "$(FOLDER)"
 
 chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run; SUBMIT=batch
-	@python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SUBMIT),--submit $(SUBMIT))
+	@python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SUBMIT),--submit $(SUBMIT))
 
 cluster: setup ## Run batches, losses and chaos on a Spark cluster of several users, behind PgBouncer
 	@python -m tests.cluster $(if $(PART),--part $(PART))

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chaos.campaign import SHORT, Campaign
-from chaos.schedule import Kind
+from tests.chaos.campaign import SHORT, Campaign
+from tests.chaos.schedule import Kind
 
 pytestmark = pytest.mark.exhaustive
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from chaos.__main__ import report
-from chaos.campaign import SHORT, Campaign
-from chaos.world import Elsewhere
 from demo import data
 from ledger.store.connection import Database
 from ledger.store.reach import first_closed
 from ledger.store.upgrade import upgrade, upgrade_sql
+from tests.chaos.__main__ import report
+from tests.chaos.campaign import SHORT, Campaign
+from tests.chaos.world import Elsewhere
 from tests.cluster import scenes
 from tests.cluster.accounts import UMASK, Account, accounts, share
 from tests.cluster.airflow import Airflow

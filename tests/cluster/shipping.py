@@ -12,7 +12,7 @@ from ledger.store.reach import Account, first_closed
 from tests.support.places import ROOT
 from tests.support.wheels import OF_EXECUTORS, build_wheel
 
-MODULES = ("jobs", "chaos")  # of pipelines, which executors import by name
+MODULES = ("jobs", "tests/chaos")  # of pipelines, which executors import by name
 STRANGER = Account("nobody", 2**20, frozenset({2**20}))
 
 

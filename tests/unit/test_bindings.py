@@ -13,7 +13,6 @@ EMPTY = {
 }  # fmt: skip
 FOLDERS = (
     "benchmarks",
-    "chaos",
     "dags",
     "demo",
     "jobs",

@@ -7,11 +7,11 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from chaos import data
-from chaos.campaign import LONG, SHORT
-from chaos.killer import GAP_SECONDS, Killer
-from chaos.schedule import Kind, Strike, schedule
-from chaos.verdict import Evidence, Look, Total, Update, judge
+from tests.chaos import data
+from tests.chaos.campaign import LONG, SHORT
+from tests.chaos.killer import GAP_SECONDS, Killer
+from tests.chaos.schedule import Kind, Strike, schedule
+from tests.chaos.verdict import Evidence, Look, Total, Update, judge
 
 ORDERS = data.make_orders(seed=7, records=1_000, day_count=2)
 GOOD = [order for order in ORDERS if not order.poison]

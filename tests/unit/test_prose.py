@@ -78,7 +78,7 @@ SCRIPTS = sorted((ROOT / "ledger" / "airflow" / "pages" / "static").glob("*.js")
 TOP = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 OTHERS = sorted(
     path
-    for folder in ("benchmarks", "chaos", "demo", "docs/images", "jobs", "migrations", "scripts")
+    for folder in ("benchmarks", "demo", "docs/images", "jobs", "migrations", "scripts")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".sql", ".svg")
 )
@@ -282,7 +282,7 @@ def test_limits_are_those_of_the_code():
 )
 def test_versions_are_those_of_the_lock(package):
     """The page says with which versions all tests run."""
-    lock = (ROOT / "requirements.lock").read_text()
+    lock = (ROOT / "ci" / "requirements.lock").read_text()
     (version,) = re.findall(rf"^{package}==(\S+)", lock, re.MULTILINE)
     rows = [line.split("|") for line in (ROOT / "docs" / "versions.md").open() if "|" in line]
     assert any(version in cells[3] for cells in rows if len(cells) > 4), version

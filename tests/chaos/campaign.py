@@ -12,14 +12,14 @@ from typing import Any
 
 from sqlalchemy import text
 
-from chaos import data
-from chaos.killer import Killed, Killer
-from chaos.pipeline import NAME
-from chaos.reader import Reader, Sinks
-from chaos.schedule import Kind, Strike, schedule
-from chaos.verdict import Evidence, judge
-from chaos.world import Elsewhere, World
 from ledger.errors import LedgerError
+from tests.chaos import data
+from tests.chaos.killer import Killed, Killer
+from tests.chaos.pipeline import NAME
+from tests.chaos.reader import Reader, Sinks
+from tests.chaos.schedule import Kind, Strike, schedule
+from tests.chaos.verdict import Evidence, judge
+from tests.chaos.world import Elsewhere, World
 
 TICK_SECONDS = 0.5
 LOOK_SECONDS = 3.0

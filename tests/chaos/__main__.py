@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from chaos.campaign import LONG, SHORT, Campaign, Outcome
-from chaos.schedule import Kind
-from chaos.world import World
+from tests.chaos.campaign import LONG, SHORT, Campaign, Outcome
+from tests.chaos.schedule import Kind
+from tests.chaos.world import World
 
 HOME = Path("var/chaos").absolute()
 console = Console(width=max(100, Console().width), highlight=False)
@@ -22,7 +22,7 @@ console = Console(width=max(100, Console().width), highlight=False)
 
 def main() -> int:
     """0 if every assertion holds and every kill was carried out."""
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="repeat the schedule and the data of a run")
     parser.add_argument("--minutes", type=float, help="how long processes are killed")
     parser.add_argument("--short", action="store_true", help="3,000 records, nine kills")

@@ -22,15 +22,15 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
-from chaos.killer import lives
-from chaos.pipeline import NAME, SUBMIT, TARGET_URL
-from chaos.schedule import Kind
 from ledger.store import embedded
 from ledger.store.connection import Database
 from ledger.store.upgrade import upgrade
 from scripts import airflow_services as services
 from scripts.airflow_api import AirflowApi
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment
+from tests.chaos.killer import lives
+from tests.chaos.pipeline import NAME, SUBMIT, TARGET_URL
+from tests.chaos.schedule import Kind
 
 MASTER = (  # one executor for each driver: killed, it takes all that it holds along
     "local-cluster[1,2,1024]"
@@ -100,7 +100,7 @@ class World:
         _let_go_of_the_dead(airflow_url)
         target = make_url(embedded.ensure_database(other, "target"))
         self.target_url = target.set(drivername="postgresql").render_as_string(hide_password=False)
-        dags = ROOT / "chaos" / "dags"
+        dags = ROOT / "tests" / "chaos" / "dags"
         port = _free_port()
         password = services.configure(self._airflow, port, airflow_url, dags)
         self.environment = self._environment(
@@ -194,7 +194,7 @@ class World:
     def _start_sweeper(self) -> None:
         with (self.folder / "sweeper.log").open("a") as log:
             self._sweeper = subprocess.Popen(
-                [sys.executable, "-m", "chaos.sweeper"],
+                [sys.executable, "-m", "tests.chaos.sweeper"],
                 env=self.environment,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,

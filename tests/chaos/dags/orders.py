@@ -3,8 +3,8 @@
 import os
 from datetime import timedelta
 
-from chaos.pipeline import SUBMIT, pipeline
 from ledger.airflow import SparkSubmit, pipeline_dag
+from tests.chaos.pipeline import SUBMIT, pipeline
 
 dag = pipeline_dag(
     pipeline,

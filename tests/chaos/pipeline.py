@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from chaos.data import checksum_sql
 from ledger import DeltaSink, FailedRecord, FileSource, ParquetSink, Pipeline, PostgresSink
+from tests.chaos.data import checksum_sql
 
 NAME = "chaos"
 TARGET_URL = "CHAOS_TARGET_URL"

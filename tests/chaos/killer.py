@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from chaos.schedule import Kind, Strike
+from tests.chaos.schedule import Kind, Strike
 
 GAP_SECONDS = 4.0
 GONE_SECONDS = 5.0

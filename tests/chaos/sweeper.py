@@ -9,7 +9,7 @@ from ledger.settings import Settings
 from ledger.store.connection import Database
 
 PAUSE_SECONDS = 0.3
-_log = logging.getLogger("chaos.sweeper")
+_log = logging.getLogger("tests.chaos.sweeper")
 
 
 def main() -> None:

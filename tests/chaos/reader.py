@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from chaos.data import CENTS_BASE, LINE_BASE, MODULUS, Row, checksum_sql
-from chaos.pipeline import DELTA, HISTORY, PARQUET, POSTGRES, TABLE
-from chaos.verdict import Look, Total, Update
 from ledger.sinks.folder import BATCH_FOLDER
+from tests.chaos.data import CENTS_BASE, LINE_BASE, MODULUS, Row, checksum_sql
+from tests.chaos.pipeline import DELTA, HISTORY, PARQUET, POSTGRES, TABLE
+from tests.chaos.verdict import Look, Total, Update
 
 PAUSE_SECONDS = 1.0
 COLUMNS = ["day", "id", "line", "cents"]
@@ -158,7 +158,7 @@ def _nothing() -> pa.Table:
 
 
 def _grouped(frame: pa.Table, by: list[str]) -> dict[tuple[Any, ...], Total]:
-    """Totals of groups of rows; the checksum is that of ``chaos.data.checksum``."""
+    """Totals of groups of rows; the checksum is that of ``tests.chaos.data.checksum``."""
     key = pc.add(pc.multiply(frame["id"], LINE_BASE), frame["line"])
     key = _modulo(pc.add(pc.multiply(key, CENTS_BASE), frame["cents"]))
     sums = frame.select(by).append_column("sum", _modulo(pc.multiply(key, key)))

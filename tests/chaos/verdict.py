@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, takewhile
 
-from chaos.data import Order, Row, checksum
+from tests.chaos.data import Order, Row, checksum
 
 MOST_EXAMPLES = 3
 
