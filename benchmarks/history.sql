@@ -15,7 +15,7 @@ CREATE FUNCTION pg_temp.pick(n bigint, choices bigint) RETURNS bigint LANGUAGE s
 $$;
 
 INSERT INTO pipeline
-  (name, message_timeout_seconds, max_replays, auto_replay, max_batch_age_seconds, tolerate,
+  (name, message_timeout_seconds, max_replays, auto_replay, max_batch_age_seconds, allow_failed,
    replay_backoff_seconds, replay_backoff_cap_seconds, created_at)
 SELECT d.name, 3600, 1, d.auto_replay, 604800, 0, 0, 86400, g.until - interval '400 days'
 FROM declared d, given g ORDER BY d.number;
@@ -79,7 +79,7 @@ ANALYZE batch_plan;
 
 INSERT INTO batch
   (batch_id, pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id, status, interval_start,
-   interval_end, params, selection, ackers, opened_at, settled_at, roots, failed_roots,
+   interval_end, params, selection, tracking, opened_at, settled_at, roots, failed_roots,
    replaces_batch_id, guarantee, settle, rebuild_requested_at, followed_at)
 OVERRIDING SYSTEM VALUE
 SELECT batch_id, pipeline_id, 1,

@@ -20,17 +20,17 @@ WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
 COUNTED = "sentence STRING, words INT"
 
 
-def flights(ackers: bool) -> Pipeline:
+def flights(tracking: bool) -> Pipeline:
     """The flights pipeline, tracked or not, up to its warehouse as Parquet files, as by
     hand.
     """
-    pipeline_ = _before_settlement(jobs.flights.pipeline, ackers)
+    pipeline_ = _before_settlement(jobs.flights.pipeline, tracking)
     return _replaced(pipeline_, SinkStep("warehouse", WAREHOUSE, "with_weather"))
 
 
-def flights_clean(ackers: bool) -> Pipeline:
+def flights_clean(tracking: bool) -> Pipeline:
     """The same flights, of which none is lost: one without its plane goes on with nulls."""
-    pipeline = flights(ackers)
+    pipeline = flights(tracking)
     pipeline.name = "flights_clean"
     step = pipeline.step("with_plane")
     assert isinstance(step, StageStep)
@@ -42,11 +42,11 @@ def _with_any_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
     return departures.join(F.broadcast(built), "tailnum", "left")
 
 
-def flights_few_lost(ackers: bool) -> Pipeline:
+def flights_few_lost(tracking: bool) -> Pipeline:
     """The same flights, joined with a list that lacks few planes: about one in a thousand is
     lost.
     """
-    pipeline = flights(ackers)
+    pipeline = flights(tracking)
     pipeline.name = "flights_few_lost"
     planes = FileSource(FEW_MISSING, schema=jobs.flights.PLANE, null_value="NA")
     step = pipeline.step("with_plane")
@@ -62,14 +62,14 @@ def _with_listed_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame
     return departures_.join(F.broadcast(built), "tailnum", "inner")
 
 
-def wordcount(ackers: bool) -> Pipeline:
+def wordcount(tracking: bool) -> Pipeline:
     """The word count pipeline, tracked or not, up to its words, as by hand."""
-    return _before_settlement(jobs.wordcount.pipeline, ackers)
+    return _before_settlement(jobs.wordcount.pipeline, tracking)
 
 
-def shuffled(ackers: bool) -> Pipeline:
+def shuffled(tracking: bool) -> Pipeline:
     """The word count, whose split leaves the words of a sentence in all of its files."""
-    pipeline = wordcount(ackers)
+    pipeline = wordcount(tracking)
     pipeline.name = "shuffled"
     step = pipeline.step("split")
     assert isinstance(step, StageStep)
@@ -81,11 +81,11 @@ def shuffled(ackers: bool) -> Pipeline:
     return _replaced(pipeline, replace(step, function=split))
 
 
-def measurements(folder: str, ackers: bool, lose_every: int | None = None) -> Pipeline:
+def measurements(folder: str, tracking: bool, lose_every: int | None = None) -> Pipeline:
     """Records of a folder of Parquet files through two stages that each add a column; the second
     one loses one record of so many.
     """
-    pipeline = Pipeline("measurements", guarantee="exactly_once", ackers=ackers)
+    pipeline = Pipeline("measurements", guarantee="exactly_once", tracking=tracking)
     source = FileSource(f"{folder}/*.parquet", schema=MEASUREMENT, format="parquet")
     pipeline.source("measurements", source)
 
@@ -133,7 +133,7 @@ def sized(name: str, kind: str) -> Pipeline:
     """Numbers straight into a sink: what it takes to show them is what is measured, so nothing
     is tracked.
     """
-    pipeline = Pipeline(f"sized_{kind}_{name}", guarantee="exactly_once", ackers=False)
+    pipeline = Pipeline(f"sized_{kind}_{name}", guarantee="exactly_once", tracking=False)
     source = FileSource(f"rows-{name}/*.parquet", schema="id BIGINT", format="parquet")
     pipeline.source("numbers", source)
     path = f"warehouse/sized-{kind}-{name}"
@@ -166,10 +166,10 @@ def acking(pipeline: Pipeline, stage: str, acks: Literal["on_emit", "on_read"]) 
     return _replaced(pipeline, replace(step, acks=acks))
 
 
-def _before_settlement(pipeline: Pipeline, ackers: bool) -> Pipeline:
+def _before_settlement(pipeline: Pipeline, tracking: bool) -> Pipeline:
     """A copy, tracked or not, without what follows the settlement."""
     tracked = pipeline.with_steps(pipeline.steps())
-    tracked.ackers = ackers
+    tracked.tracking = tracking
     return tracked
 
 

@@ -26,9 +26,9 @@ STEPS = 5  # Spark jobs of a run: the source, three stages, the sink
 COMBINED = 2  # what follows once no record is failed any more: the totals of days, and their sink
 SHOWN = "SELECT batch_id, sink, state, rows, withheld_rows FROM sink_publication ORDER BY 1, 2"
 FEBRUARY = (
-    "--interval-start",
+    "--from",
     "2013-02-01",
-    "--interval-end",
+    "--to",
     "2013-03-01",
     "--guarantee",
     "at_least_once",

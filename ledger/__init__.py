@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ledger.sinks.postgres.sink import PostgresSink
     from ledger.sources.files.source import FileSource
     from ledger.sources.offsets.source import OffsetSource
-    from ledger.sources.table.source import TableSource
+    from ledger.sources.sql.source import SqlSource
 
 __all__ = [
     "Bloom", "DeltaSink", "FailedRecord", "FileSource", "LedgerError", "OffsetSource",
-    "ParquetSink", "Pipeline", "PostgresSink", "StatefulStage", "TableSource", "Upsert", "acked",
+    "ParquetSink", "Pipeline", "PostgresSink", "SqlSource", "StatefulStage", "Upsert", "acked",
     "audit", "collect_anchors", "dropped", "failed", "merge_anchors",
 ]  # fmt: skip
 _MODULES = {
@@ -38,7 +38,7 @@ _MODULES = {
     "sinks.postgres.sink": ("PostgresSink",),
     "sources.files.source": ("FileSource",),
     "sources.offsets.source": ("OffsetSource",),
-    "sources.table.source": ("TableSource",),
+    "sources.sql.source": ("SqlSource",),
 }
 
 

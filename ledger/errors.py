@@ -100,7 +100,7 @@ class UnseenFilesError(ConfigurationError):
 
 
 class TooManyFailedError(LedgerError):
-    """More than ``max_failed_ratio`` of a batch's records failed through their own fault."""
+    """More than ``hold_above`` of a batch's records failed through their own fault."""
 
 
 class UndecidedError(LedgerError):

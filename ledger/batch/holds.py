@@ -43,13 +43,13 @@ class OverLimitError(TooManyFailedError):
 
 def check_limit(connection: Connection, batch: Batch) -> None:
     """Raise OverLimitError if more of a batch's records newly failed, through their own fault, than
-    its pipeline's ``max_failed_ratio`` allows.
+    its pipeline's ``hold_above`` allows.
 
     A record that failed in an earlier batch of the family does not count again. A replay's failures
     are measured by the original's number of records, because a replay of records that can never be
     right is no sign of a broken step.
     """
-    limit = batch.max_failed_ratio
+    limit = batch.hold_above
     if limit is None or batch.released:
         return
     failed, roots, step = holds.new_failures(connection, batch.batch_id, batch.original_id)
@@ -62,8 +62,8 @@ def check_limit(connection: Connection, batch: Batch) -> None:
 
 
 def _counted(batch: Batch, failed: int, records: int) -> str:
-    limit = f"the limit is {batch.max_failed_ratio or 0:.4%}".rstrip("%").rstrip("0").rstrip(".")
-    limit += " % (max_failed_ratio)"
+    limit = f"the limit is {batch.hold_above or 0:.4%}".rstrip("%").rstrip("0").rstrip(".")
+    limit += " % (hold_above)"
     if batch.original_id == batch.batch_id:
         return f"{failed:,} of {records:,} records failed; {limit}"
     return (

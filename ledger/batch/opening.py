@@ -105,9 +105,9 @@ def open_replay(
     NotReadyError if there is nothing to claim, InputError if the pipeline can no longer track the
     rows of a replayed message.
     """
-    if not pipeline.ackers:
+    if not pipeline.tracking:
         raise InputError(
-            f"pipeline {pipeline.name!r} has ackers=False, so the ledger would not know what a"
+            f"pipeline {pipeline.name!r} has tracking=False, so the ledger would not know what a"
             " replay lost: turn tracking on"
         )
 
@@ -155,7 +155,7 @@ def _values(
         "params": dict(interval.params),
         "original_batch_id": None,
         "selection": None,
-        "ackers": pipeline.ackers,
+        "tracking": pipeline.tracking,
         "topology": pipeline.topology(),
         "replaces_batch_id": None,
         "settle": pipeline.settle.value,

@@ -180,7 +180,7 @@ def of_files(connection: Connection, batch: Batch) -> Uneven | None:
     settlement reads no files.
     """
     ranges = run_queries.emits(connection, batch.batch_id)
-    if not batch.ackers or Spans(ranges).by_root:
+    if not batch.tracking or Spans(ranges).by_root:
         return None
     asked = uneven(connection, batch)
     return asked if asked is not None and asked.needs_files else None

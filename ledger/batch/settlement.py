@@ -177,14 +177,14 @@ def _settle(
     unfinished = verdict.action is Decision.EXPIRE and batch.replaces_batch_id is not None
     if verdict.action is Decision.ABANDON or unfinished:  # what it was to replace is still in place
         return abandon_batch(connection, batch, verdict)
-    if verdict.action is Decision.EXPIRE and not batch.ackers:
+    if verdict.action is Decision.EXPIRE and not batch.tracking:
         raise IntegrityError(
-            f"batch {batch_id}: {verdict.reason}, and with ackers=False the ledger does not know"
+            f"batch {batch_id}: {verdict.reason}, and with tracking=False the ledger does not know"
             f" what is missing after it: run {verdict.missing[0]} again"
         )
     _check_read(connection, batch)
     queries.tune(connection)
-    if not batch.ackers:
+    if not batch.tracking:
         return _decide_roots(connection, batch, verdict, instant, None)
     _check_posted(connection, batch)
     if refinement is not None and is_of(connection, batch, refinement):
@@ -234,7 +234,7 @@ def _decide_roots(
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
     if refinement is not None:
         failed = _fail_roots(connection, batch, instant, refinement)
-    if batch.ackers:
+    if batch.tracking:
         check_limit(connection, batch)
     if batch.kind is BatchKind.REPLAY:
         queries.recover_rest_of_replay(connection, batch.batch_id)

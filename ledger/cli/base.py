@@ -87,8 +87,16 @@ def time_option(what: str, *names: str, **options: Any) -> Any:
     )
 
 
-Start = time_option("Start of the interval, inclusive.")
-End = time_option("End of the interval, exclusive.")
+def interval_options(command: str) -> tuple[Any, Any]:
+    """The options ``--from`` and ``--to`` of a command over one interval."""
+    return (
+        time_option(
+            "Start of the interval, inclusive.", "--from", envvar=f"ACKLEDGER_{command}_FROM"
+        ),
+        time_option("End of the interval, exclusive.", "--to", envvar=f"ACKLEDGER_{command}_TO"),
+    )
+
+
 Since = time_option("Only records that last failed at or after this time.")
 Until = time_option("Only records that last failed before this time.")
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]

@@ -10,14 +10,13 @@ from ledger.batch.upkeep.checks import Finding, examine
 from ledger.batch.upkeep.installation import examine_installation
 from ledger.cli.base import (
     LOCAL,
-    End,
     Json,
     Params,
     Spark,
-    Start,
     app,
     err,
     example,
+    interval_options,
     load,
     out,
     params_of,
@@ -34,11 +33,13 @@ from ledger.store.upgrade import connect
 # Whether a thing is well, and the color of that; None: it was not checked, or not wholly.
 _WORDS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("hint", "yellow")}
 
+START, END = interval_options("CHECK")
+
 
 @app.command(
     epilog=example(
         "check",
-        "check etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02",
+        "check etl:shop --from 2026-01-01 --to 2026-01-02",
         "check etl:shop --json",
     )
 )
@@ -47,8 +48,8 @@ def check(
         str | None,
         typer.Argument(metavar="[MODULE:PIPELINE]", help="For example jobs.flights:pipeline."),
     ] = None,
-    interval_start: Annotated[datetime | None, Start] = None,
-    interval_end: Annotated[datetime | None, End] = None,
+    interval_start: Annotated[datetime | None, START] = None,
+    interval_end: Annotated[datetime | None, END] = None,
     param: Params = None,
     spark: Spark = LOCAL,
     as_json: Json = False,
@@ -120,8 +121,7 @@ def _interval(
         return Interval(start, end, params_of(params or []))
     if start or end or params:
         raise InputError(
-            "an interval and parameters need MODULE:PIPELINE, --interval-start and --interval-end:"
-            " give all of them"
+            "an interval and parameters need MODULE:PIPELINE, --from and --to: give all of them"
         )
     return None
 

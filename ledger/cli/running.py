@@ -40,19 +40,18 @@ from ledger.cli import causes, masks, tables
 from ledger.cli.base import (
     LOCAL,
     BatchNumber,
-    End,
     Json,
     KeptBack,
     Params,
     Since,
     Spark,
-    Start,
     Target,
     Until,
     app,
     err,
     example,
     in_user_words,
+    interval_options,
     load,
     out,
     params_of,
@@ -73,12 +72,14 @@ from ledger.store.upgrade import connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+START, END = interval_options("RUN")
 
-@app.command(epilog=example("run etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02"))
+
+@app.command(epilog=example("run etl:shop --from 2026-01-01 --to 2026-01-02"))
 def run(
     target: Target,
-    interval_start: Annotated[datetime, Start],
-    interval_end: Annotated[datetime, End],
+    interval_start: Annotated[datetime, START],
+    interval_end: Annotated[datetime, END],
     run_id: Annotated[str | None, typer.Option(help="Finds the batch of that run again.")] = None,
     param: Params = None,
     reprocess: Annotated[

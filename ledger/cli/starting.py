@@ -52,7 +52,7 @@ def init(
         path.parent.mkdir(parents=True, exist_ok=True)
         text = (templates / source).read_text()
         path.write_text(Template(text).substitute(name=name))
-    day = {"interval_start": "2026-01-01", "interval_end": "2026-01-02"}
+    day = {"from": "2026-01-01", "to": "2026-01-02"}
     run = ackledger("run", f"{name}:pipeline", **day)
     show(
         {

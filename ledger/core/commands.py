@@ -29,7 +29,7 @@ def run(target: str, interval: Interval, *options: str) -> str:
     """The command that runs ``target`` over an interval with its parameters; ``options``: further
     ones of ``ackledger run``.
     """
-    bounds = {"interval_start": instant(interval.start), "interval_end": instant(interval.end)}
+    bounds = {"from": instant(interval.start), "to": instant(interval.end)}
     words = [ackledger("run", target, **bounds)]
     words += [shlex.join(["--param", f"{key}={value}"]) for key, value in interval.params.items()]
     return " ".join([*words, *map(shlex.quote, options)])

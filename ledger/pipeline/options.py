@@ -9,10 +9,10 @@ from ledger.errors import DeclarationError, suggestion
 # What is expected of an option: whether a value is it, and in words.
 _LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("max_replays", lambda value: value >= 0, "0 or more"),
-    ("ackers", lambda value: type(value) is bool, "True or False"),
-    ("max_failed_ratio", lambda value: value is None or 0 <= value <= 1, "0 to 1, or None"),
+    ("tracking", lambda value: type(value) is bool, "True or False"),
+    ("hold_above", lambda value: value is None or 0 <= value <= 1, "0 to 1, or None"),
     (
-        "tolerate",
+        "allow_failed",
         lambda value: 0 <= value < 1,
         "a share of the records, from 0 to less than 1, for example 0.01",
     ),

@@ -54,10 +54,10 @@ class Pipeline:
     - ``replay_limit``: one replay takes at most so many records.
     - ``replay_backoff``: how long a record waits before its first replay, twice as long after each
       that failed, up to ``replay_backoff_cap``.
-    - ``max_failed_ratio``: a batch is put on hold if a greater share of records fails through their
+    - ``hold_above``: a batch is put on hold if a greater share of records fails through their
       own fault (0 to 1; None: never).
-    - ``tolerate``: a run succeeds while at most this share of records is failed or quarantined.
-    - ``ackers``: False turns tracking off.
+    - ``allow_failed``: a run succeeds while at most this share of records is failed or quarantined.
+    - ``tracking``: False turns tracking off.
     - ``max_anchors``: one row may come from so many records.
     - ``max_pending``: so many records of a source may be undecided at once; a batch that has no
       room waits (None: no limit). An interval, and what is new for a whole stage, is never cut.
@@ -79,12 +79,12 @@ class Pipeline:
         message_timeout: str | float | timedelta = "1h",
         max_batch_age: str | float | timedelta = "7d",
         max_replays: int = 3,
-        max_failed_ratio: float | None = None,
-        tolerate: float = 0,
+        hold_above: float | None = None,
+        allow_failed: float = 0,
         replay_limit: int | None = None,
         replay_backoff: str | float | timedelta = 0,
         replay_backoff_cap: str | float | timedelta = "1d",
-        ackers: bool = True,
+        tracking: bool = True,
         max_anchors: int = 10_000,
         max_pending: int | None = None,
         unit: str | Sequence[str] = (),
@@ -101,12 +101,12 @@ class Pipeline:
         self.message_timeout_seconds = seconds(message_timeout)
         self.max_batch_age_seconds = seconds(max_batch_age)
         self.max_replays = max_replays
-        self.max_failed_ratio = max_failed_ratio
-        self.tolerate = tolerate
+        self.hold_above = hold_above
+        self.allow_failed = allow_failed
         self.replay_limit = replay_limit
         self.replay_backoff_seconds = seconds(replay_backoff)
         self.replay_backoff_cap_seconds = seconds(replay_backoff_cap)
-        self.ackers = ackers
+        self.tracking = tracking
         self.max_anchors = max_anchors
         self.max_pending = max_pending
         self.unit = named_once(f"pipeline {name!r}: unit", unit)

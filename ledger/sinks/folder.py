@@ -20,14 +20,14 @@ STAGING_FOLDER = "_staging"  # beside those of batches: what is not published ye
 
 @dataclass(frozen=True)
 class FolderSink(SinkOptions):
-    """A sink whose place is a folder, ``path``. ``cluster``: whether the rows of each folder of
+    """A sink whose place is a folder, ``path``. ``rebalance``: whether the rows of each folder of
     ``partition_by`` are brought together before they are written, so that a batch leaves one file a
     folder."""
 
     path: str
     _: KW_ONLY
     partition_by: tuple[str, ...] = ()
-    cluster: bool = True
+    rebalance: bool = True
     key = ()
     replaces_intervals = False
     in_place = False

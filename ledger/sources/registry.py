@@ -9,16 +9,16 @@ from ledger.sources.files.kind import Files
 from ledger.sources.files.source import FileSource
 from ledger.sources.offsets.kind import Offsets
 from ledger.sources.offsets.source import OffsetSource
-from ledger.sources.table.kind import Table
-from ledger.sources.table.source import TableSource
+from ledger.sources.sql.kind import Table
+from ledger.sources.sql.source import SqlSource
 from ledger.types.ddl import check_types
 
-AnySource = FileSource | TableSource | OffsetSource | Source
+AnySource = FileSource | SqlSource | OffsetSource | Source
 Declared = TypeVar("Declared", bound=type)
 
 _KINDS: dict[type, Callable[[Any], Source]] = {
     FileSource: Files,
-    TableSource: Table,
+    SqlSource: Table,
     OffsetSource: Offsets,
 }
 

@@ -264,9 +264,7 @@ def _check_sink(run: DryRun, step: SinkStep) -> str:
 def _keyword_arguments(run: DryRun, step: WithFunction) -> dict[str, Any]:
     """Return references without rows, and parameters, that a step's function asks for."""
     if run.interval is None and asks_for_params(step):
-        raise UncheckedError(
-            "its function asks for params: give --interval-start, --interval-end and --param"
-        )
+        raise UncheckedError("its function asks for params: give --from, --to and --param")
     params = {} if run.interval is None else run.interval.params
     return keyword_arguments(step, run.empty_frames(step.references), params)
 

@@ -25,7 +25,7 @@ OWN = "own"  # rows that a sink has read, and not taken over from an earlier bat
 class SinkTracking:
     """Folds and checks the acks of a sink's run.
 
-    This class folds nothing: it is for a run without ackers, or downstream of the last tracked
+    This class folds nothing: it is for a run without tracking, or downstream of the last tracked
     stage.
 
     ``wrote``: witness of the rows that the sink's writer gets. It counts the run's ``OWN`` rows,
@@ -130,6 +130,6 @@ def _tally(witness: Witness) -> Seen:
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
     """Return the ``SinkTracking`` of a sink's run. It folds nothing if the sink is not tracked."""
-    if not run.batch.ackers or not job.pipeline.graph.tracks(step.reads):
+    if not run.batch.tracking or not job.pipeline.graph.tracks(step.reads):
         return SinkTracking(run, step)
     return AcksRows(job, run, step)

@@ -23,7 +23,7 @@ SWALLOWED = "no output"  # the reason of what an on_read stage read and did not 
 class Owed:
     """The files that a run folds into deltas, and the check before it commits.
 
-    Empty in a run without ackers and downstream of the last tracked stage.
+    Empty in a run without tracking and downstream of the last tracked stage.
 
     ``check``: raises IntegrityError unless what was folded is what was written and what was read.
     ``drops``: returns of an outcome the number of inputs acked without an output, by reason.
@@ -47,7 +47,7 @@ def owed_by_stage(
     ``takes_over``: whether the stage carries over rows that it reads, and acks them by reading.
     """
     tracks = job.pipeline.graph.tracks
-    if not (run.batch.ackers and all(map(tracks, step.inputs))):
+    if not (run.batch.tracking and all(map(tracks, step.inputs))):
         return Owed()
     if not tracks(step.name):
         return Owed(readings(job, run), partial(require_read, job, run))
@@ -88,7 +88,7 @@ def owed_by_source(
     ``failed``: number of records that did not parse.
     ``keeps_text``: whether the text of these is kept.
     """
-    if not run.batch.ackers:
+    if not run.batch.tracking:
         return Owed()
     where = f"{run.step} in run {run.run_id}"
 

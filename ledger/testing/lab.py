@@ -355,7 +355,7 @@ def _moved_sink(step: SinkStep) -> Step:
     moved = ParquetSink(
         f"sinks/{step.name}",
         partition_by=declared.partition_by,
-        cluster=getattr(declared, "cluster", True),
+        rebalance=getattr(declared, "rebalance", True),
         dedup=declared.dedup,
     )
     return replace(step, sink=moved)

@@ -22,7 +22,7 @@ GRANT INSERT ON
   sink_replacement, dedup_filter, checkpoint
   TO ledger_writer;
 GRANT UPDATE (
-  message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio, tolerate,
+  message_timeout_seconds, max_batch_age_seconds, max_replays, hold_above, allow_failed,
   replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target,
   redact, keep_seconds
 ) ON pipeline TO ledger_writer;

@@ -22,8 +22,8 @@ CREATE TABLE pipeline (
   max_replays integer NOT NULL,
   auto_replay boolean NOT NULL,
   max_batch_age_seconds double precision NOT NULL,
-  max_failed_ratio double precision,
-  tolerate double precision NOT NULL DEFAULT 0,
+  hold_above double precision,
+  allow_failed double precision NOT NULL DEFAULT 0,
   replay_limit integer,
   replay_backoff_seconds double precision NOT NULL,
   replay_backoff_cap_seconds double precision NOT NULL,
@@ -43,9 +43,9 @@ COMMENT ON COLUMN pipeline.max_replays IS
 COMMENT ON COLUMN pipeline.auto_replay IS 'Whether the sweeper asks for replays by itself.';
 COMMENT ON COLUMN pipeline.max_batch_age_seconds IS
   'A batch expires at this age, whatever happens.';
-COMMENT ON COLUMN pipeline.max_failed_ratio IS
+COMMENT ON COLUMN pipeline.hold_above IS
   'Share of own failures above which a batch is put on hold; null: never.';
-COMMENT ON COLUMN pipeline.tolerate IS
+COMMENT ON COLUMN pipeline.allow_failed IS
   'Share of records, failed and quarantined, up to which a run succeeds all the same.';
 COMMENT ON COLUMN pipeline.replay_limit IS
   'Messages that one replay batch takes at most; null: all.';
@@ -74,7 +74,7 @@ CREATE TABLE batch (
   interval_end timestamptz NOT NULL,
   params jsonb NOT NULL,
   selection jsonb,
-  ackers boolean NOT NULL,
+  tracking boolean NOT NULL,
   opened_at timestamptz NOT NULL DEFAULT now(),
   settled_at timestamptz,
   held_for hold_cause,
@@ -125,7 +125,7 @@ COMMENT ON COLUMN batch.interval_end IS 'End of the interval that it reads, excl
 COMMENT ON COLUMN batch.params IS 'Parameters of the run, for the path templates.';
 COMMENT ON COLUMN batch.selection IS
   'What a replay selects of its original''s failed messages; null for an original.';
-COMMENT ON COLUMN batch.ackers IS 'Whether its records are tracked.';
+COMMENT ON COLUMN batch.tracking IS 'Whether its records are tracked.';
 COMMENT ON COLUMN batch.opened_at IS 'When it was opened, the last time.';
 COMMENT ON COLUMN batch.settled_at IS 'When its roots were decided.';
 COMMENT ON COLUMN batch.held_for IS
@@ -133,7 +133,7 @@ COMMENT ON COLUMN batch.held_for IS
 COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, while it is on hold.';
 COMMENT ON COLUMN batch.roots IS 'Roots decided at settlement.';
 COMMENT ON COLUMN batch.failed_roots IS 'Roots of it that failed at settlement.';
-COMMENT ON COLUMN batch.released IS 'Whether a person let it settle above max_failed_ratio.';
+COMMENT ON COLUMN batch.released IS 'Whether a person let it settle above hold_above.';
 COMMENT ON COLUMN batch.first_attempt IS
   'Attempts with a smaller number run none of its steps: it was restarted after they began.';
 COMMENT ON COLUMN batch.replaces_batch_id IS
@@ -697,7 +697,7 @@ CREATE TABLE hold_failure (
   PRIMARY KEY (batch_id, number)
 );
 COMMENT ON TABLE hold_failure IS
-  'Of a batch that max_failed_ratio holds: the failures that its settlement would record, by '
+  'Of a batch that hold_above holds: the failures that its settlement would record, by '
   'source, step and reason. Removed once the batch is on hold no more.';
 COMMENT ON COLUMN hold_failure.batch_id IS 'Batch on hold.';
 COMMENT ON COLUMN hold_failure.number IS 'From 1, most records first; rare reasons last.';

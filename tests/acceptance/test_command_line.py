@@ -32,7 +32,7 @@ from tests.support.flights import without_plane, write_slice
 from tests.support.forked import Commands
 from tests.support.ledgers import pipeline
 
-JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
+JANUARY = ("--from", "2013-01-01", "--to", "2013-02-01")
 FLIGHTS = "jobs.flights:pipeline"
 PROGRESS = re.compile(r"batch \d+: ")
 
@@ -180,7 +180,7 @@ def test_interrupted_replay_goes_on(cli, folder, database):
     sentences = folder / "sentences" / "2013-01-01" / "part.jsonl"
     sentences.parent.mkdir(parents=True)
     sentences.write_text(json.dumps({"sentence": "..."}) + "\n")
-    day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
+    day = ("--from", "2013-01-01", "--to", "2013-01-02")
     cli.json("run", "jobs.wordcount:pipeline", *day, code=3)
     open_replay(database, Settings(), wordcount, RunKey("", "mine-1"), 1, Selection())
     assert cli.json("replay", "jobs.wordcount:pipeline") == []
@@ -201,9 +201,9 @@ def test_word_count(cli, folder):
     data = cli.json(
         "run",
         "jobs.wordcount:pipeline",
-        "--interval-start",
+        "--from",
         "2013-01-01",
-        "--interval-end",
+        "--to",
         "2013-01-02",
         code=3,
     )
@@ -227,7 +227,7 @@ def test_split_and_merge(cli, folder, guarantee):
     """Without any input trades are made up, split and merged; their sum is the one in the
     source's offset.
     """
-    day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
+    day = ("--from", "2013-01-01", "--to", "2013-01-02")
     data = cli.json("run", "jobs.trades:pipeline", *day, "--guarantee", guarantee)
     assert (data["records"]["acked"], data["records"]["failed"]) == (1000, 0)
     (source,) = cli.json("sql", "SELECT position FROM source_position WHERE source = 'trades'")
@@ -269,7 +269,7 @@ def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
         (("run", "jobs.flight:pipeline", *JANUARY), "no module 'jobs.flight'"),
         (("run", "jobs.flights:pipelines", *JANUARY), "did you mean 'pipeline'?"),
         (
-            ("run", FLIGHTS, "--interval-start", "2013-02-01", "--interval-end", "2013-02-01"),
+            ("run", FLIGHTS, "--from", "2013-02-01", "--to", "2013-02-01"),
             "not after its start",
         ),
         (("run", FLIGHTS, *JANUARY, "--param", "region"), "expected NAME=VALUE"),
@@ -293,10 +293,10 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, ledger):
     says what is due by step and reason, the selection's options included, and claims nothing.
     """
     (folder / "chain.py").write_text(
-        "from tests.support.ledgers import pipeline\npipeline = pipeline(max_failed_ratio=0.2)\n"
+        "from tests.support.ledgers import pipeline\npipeline = pipeline(hold_above=0.2)\n"
     )
     cli.environment["PYTHONPATH"] += f":{folder}"
-    flow = pipeline(max_failed_ratio=0.2)
+    flow = pipeline(hold_above=0.2)
     batch, roots = ledger.whole_batch(flow, 4, lose_sink=[0, 1])
     number = str(batch.batch_id)
     assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
@@ -335,7 +335,7 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, ledger):
 STRICT = """
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline
 
-pipeline = Pipeline("strict", max_failed_ratio=0.1)
+pipeline = Pipeline("strict", hold_above=0.1)
 pipeline.source("orders", FileSource("orders.csv", schema="id INT, qty INT"), key=("id",))
 
 
@@ -361,7 +361,7 @@ def test_a_batch_on_hold_shows_what_to_decide_by(cli, folder):
     cli.environment["PYTHONPATH"] += f":{folder}"
     ran = cli.run("run", "strict:pipeline", *JANUARY)
     assert ran.returncode == 1
-    why = "3 of 10 records failed; the limit is 10 % (max_failed_ratio). Most failed at valid"
+    why = "3 of 10 records failed; the limit is 10 % (hold_above). Most failed at valid"
     rerun = re.search(r"Fix it and rerun:\s+(ackledger run .+)\n", ran.stdout)
     release = re.search(r"Or publish the rest anyway:\s+(ackledger release \d+)", ran.stdout)
     assert rerun is not None, ran.stdout
@@ -487,10 +487,7 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
     (folder / "2013-01-01.csv").write_text("id,price\n1,2.50\n2,dear\n")
     refusals = cli.refused("run", "orders:pipeline", *JANUARY, "--run-id", "jan")
     number = ORDERS.splitlines().index("    return float(text)") + 1
-    on = (
-        "ackledger run orders:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01"
-        " --run-id jan"
-    )
+    on = "ackledger run orders:pipeline --from 2013-01-01 --to 2013-02-01 --run-id jan"
     assert (
         refusals
         == "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert "
@@ -511,14 +508,14 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
         b"id,price\n" + b"".join(b"%d,%d\n" % (n, n * 7919 % 997) for n in range(50_000))
     )
     (folder / "2013-02-01.csv.gz").write_bytes(whole[: len(whole) // 2])
-    february = ("--interval-start", "2013-02-01", "--interval-end", "2013-03-01", "--run-id", "feb")
+    february = ("--from", "2013-02-01", "--to", "2013-03-01", "--run-id", "feb")
     refusals = cli.refused("run", "orders:pipeline", *february)
     assert refusals.startswith(
         "ackledger: batch 2 (run id feb) failed at step 'orders': source file "
         f"{folder}/2013-02-01.csv.gz cannot be read: Compressed file ended before the end-of-stream"
         " marker was reached"
     )
-    assert refusals.endswith("--interval-start 2013-02-01 --interval-end 2013-03-01 --run-id feb")
+    assert refusals.endswith("--from 2013-02-01 --to 2013-03-01 --run-id feb")
 
 
 def test_spark_submit_hands_on_what_is_permanent(cli):

@@ -175,7 +175,7 @@ def away(migrated, database, tmp_path, monkeypatch):
 
 def test_the_command_line(server, away):
     """A run and its replay on the server, where this machine has no Java."""
-    january = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
+    january = ("--from", "2013-01-01", "--to", "2013-02-01")
     run = ("ackledger", "run", "jobs.flights:pipeline", *january, "--spark", server, "--json")
     done = subprocess.run(run, cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stdout + done.stderr
@@ -292,8 +292,8 @@ def test_a_driver_that_is_terminated(server, away, ledger):
 def test_where_nothing_listens(away, ledger):
     """A server that is not there is named before anything is claimed."""
     nowhere = f"sc://127.0.0.1:{free_port()}"
-    run = ("ackledger", "run", "jobs.flights:pipeline", "--interval-start", "2013-01-01")
-    options = ("--interval-end", "2013-02-01", "--spark", nowhere)
+    run = ("ackledger", "run", "jobs.flights:pipeline", "--from", "2013-01-01")
+    options = ("--to", "2013-02-01", "--spark", nowhere)
     done = subprocess.run([*run, *options], cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"Spark Connect server {nowhere} does not answer" in done.stderr

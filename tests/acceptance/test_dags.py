@@ -427,7 +427,7 @@ def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
 def test_settle_says_what_holds_a_batch(ledger, caplog):
     """The task settle of a batch with too many failures logs which they are, by step and reason,
     and fails with the limit and both ways on."""
-    flow = pipeline("limited", max_failed_ratio=0.1)
+    flow = pipeline("limited", hold_above=0.1)
     batch, _ = ledger.whole_batch(flow, 10, lose_middle=[1, 2], lose_sink=[4])
     dag = pipeline_dag(flow, schedule=None, target="tests.support.ledgers:none")
     run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
@@ -447,7 +447,7 @@ def test_the_replay_dag_releases_a_held_batch(ledger):
     """Asked to release, the DAG's first task settles the batch and finds what failed in it;
     without its number, or for one that is not held, it fails and says why.
     """
-    batch, _ = ledger.whole_batch(pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
+    batch, _ = ledger.whole_batch(pipeline(hold_above=0.2), 4, lose_sink=[0, 1])
     ledger.settle(batch.batch_id)
     find = replay_dag().get_task("find")
     params = {name: param.value for name, param in find.dag.params.items()}

@@ -22,7 +22,7 @@ from tests.support.pages import blocks, shows, typed
 from tests.support.places import ROOT
 from tests.support.wheels import install_wheel
 
-DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
+DAY = ("--from", "2026-01-01", "--to", "2026-01-02")
 SHOP = "shop:pipeline"
 PIPELINE = """
 from pyspark.sql import DataFrame

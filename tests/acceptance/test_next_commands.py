@@ -28,7 +28,7 @@ from ledger.store.upgrade import downgrade, upgrade
 from tests.support.dying import dies_at
 
 NAME, TARGET = "next_commands", "fruit_shop:pipeline"
-DAY = "--interval-start 2026-01-01 --interval-end 2026-01-02"
+DAY = "--from 2026-01-01 --to 2026-01-02"
 RUN = f"ackledger run {TARGET} {DAY} --run-id first"
 OUTCOMES = {0, 3, 4}
 # A command ends with the line, or where a sentence goes on after it.
@@ -219,7 +219,7 @@ def replaying(lab):
 
 def held(lab):
     """Too many records failed for a person not to look."""
-    lab.declare(max_failed_ratio=0.1)
+    lab.declare(hold_above=0.1)
     return lab.type(RUN)
 
 

@@ -118,7 +118,7 @@ def test_a_green_run_may_have_something_to_report(ledger, dags, lines):
     """Records that a pipeline tolerates are lost all the same; those that fill the quarantine are
     reported once.
     """
-    build = pipeline(max_replays=0, tolerate=0.9)
+    build = pipeline(max_replays=0, allow_failed=0.9)
     first, second, third = (
         settled(ledger, build, run_id=f"run {day}", day=day, lose_sink=[0]) for day in range(3)
     )

@@ -190,7 +190,7 @@ def test_published_and_tolerated_batches_are_distinguished(ask, ledger):
     """A batch is complete once its sinks have published it, or tolerated by its policy."""
     done, _ = ledger.whole_batch(pipeline())
     ledger.settle(done.batch_id)
-    few, _ = lost(ledger, 1, name="lenient", tolerate=0.2)
+    few, _ = lost(ledger, 1, name="lenient", allow_failed=0.2)
     ledger.deliver()
     states = {batch["batch_id"]: batch["state"] for batch in ask("api/overview").json()["recent"]}
     assert states == {done.batch_id: "complete", few: "tolerated"}
@@ -509,7 +509,7 @@ def test_a_replay_takes_the_chosen_causes_alone(ask, ledger):
 
 def test_what_is_tolerated_needs_no_decision(ask, ledger):
     """Up to the very share; an abandoned interval waits until a later batch reads it."""
-    flow = pipeline("lenient", tolerate=0.29)
+    flow = pipeline("lenient", allow_failed=0.29)
     batch, _ = ledger.whole_batch(flow, 100, lose_sink=range(29))
     ledger.settle(batch.batch_id)
     over, _ = ledger.whole_batch(flow, 100, "over", 1, lose_sink=range(30))
@@ -553,7 +553,7 @@ def test_a_record_reads_as_explain_prints_it(ask, ledger):
 def test_a_batch_on_hold_has_what_to_decide_by(ask, ledger):
     """Steps, reasons, a sample of records, the losses in the graph, why it is on hold and both ways
     on, of which the release is an action; its counts say that nothing is decided."""
-    flow = pipeline(max_failed_ratio=0.1)
+    flow = pipeline(hold_above=0.1)
     batch, roots = ledger.whole_batch(flow, 10, lose_middle=[1, 2], lose_sink=[4])
     ledger.settle(batch.batch_id)
     data = ask(f"api/batch?number={batch.batch_id}").json()

@@ -312,7 +312,7 @@ def test_a_record_on_hold_is_listed_with_its_key(
     what they list, and the page of a record says that nothing is decided, not where it was seen.
     """
     ledger = airflow.ledger
-    batch = ledger.open(keyed(name="keys_on_hold", max_failed_ratio=0.1))
+    batch = ledger.open(keyed(name="keys_on_hold", hold_above=0.1))
     roots = ledger.emit(batch, 2)
     ledger.run_middle(batch, roots, lose=roots)
     ledger.run_sink(batch, [])
@@ -379,7 +379,7 @@ def test_a_viewer_reads_what_is_missing(browser: Browser, airflow: Airflow, page
     ledger = airflow.ledger
     batch, roots = ledger.whole_batch(pipeline("viewed", max_replays=0), lose_sink=[1])
     ledger.settle(batch.batch_id)
-    held, _ = ledger.whole_batch(pipeline("kept", max_failed_ratio=0.1), lose_sink=range(5))
+    held, _ = ledger.whole_batch(pipeline("kept", hold_above=0.1), lose_sink=range(5))
     ledger.settle(held.batch_id)
     pages = (
         ({"batch": batch.batch_id}, ["Retry quarantined", "Accept"], "replay or accept"),

@@ -199,11 +199,11 @@ def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
     """The page has what to decide by: the step that loses records is red, and what would fail is
     listed by reason and record, with both ways on. The dialog says how many fail; released, it is
     settled with its failures."""
-    flow = pipeline("careful", max_failed_ratio=0.1)
+    flow = pipeline("careful", hold_above=0.1)
     batch, roots = airflow.ledger.whole_batch(flow, lose_sink=range(5))
     airflow.ledger.settle(batch.batch_id)
     go(page, batch=batch.batch_id)
-    why = "5 of 10 records failed; the limit is 10 % (max_failed_ratio). Most failed at sink"
+    why = "5 of 10 records failed; the limit is 10 % (hold_above). Most failed at sink"
     expect(page.get_by_text(why)).to_have_count(1)
     for way in ("Fix it and rerun", f"ackledger release {batch.batch_id}"):
         expect(page.get_by_text(way)).to_have_count(1)

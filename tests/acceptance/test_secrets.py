@@ -136,8 +136,8 @@ def test_a_command_prints_no_redacted_value(shop):
     (shop / "raising.py").write_text(RAISING)
     (shop / "people.csv").write_text("id,name\n1,Zaphod\n")
     done = subprocess.run(
-        ["ackledger", "--verbose", "run", "raising:made", "--interval-start", "2026-01-01",
-         "--interval-end", "2026-01-02"],
+        ["ackledger", "--verbose", "run", "raising:made", "--from", "2026-01-01",
+         "--to", "2026-01-02"],
         env={**os.environ, "PYTHONPATH": f"{shop}:{ROOT}"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

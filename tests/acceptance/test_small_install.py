@@ -46,7 +46,7 @@ spark = SparkSession.builder.getOrCreate()
 orders = spark.read.csv("orders.csv", header=True)
 orders.where("shop = 's1'").write.parquet("out")
 """
-DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
+DAY = ("--from", "2026-01-01", "--to", "2026-01-02")
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,8 @@ from tests.support.flights import write_slice
 from tests.support.pages import PAGES, blocks, shows, typed
 from tests.support.places import ROOT
 
-ORDERS = "ackledger run orders:pipeline --interval-start 2026-01-01 --interval-end 2026-01-02"
-FLIGHTS = (
-    "ackledger run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01"
-)
+ORDERS = "ackledger run orders:pipeline --from 2026-01-01 --to 2026-01-02"
+FLIGHTS = "ackledger run jobs.flights:pipeline --from 2013-01-01 --to 2013-02-01"
 # What has to have happened before the commands of a page. The tutorial is run by
 # tests/acceptance/test_tutorial.py.
 BEFORE = {

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import psutil
 from pyspark.sql import DataFrame
 
-from ledger import ParquetSink, Pipeline, PostgresSink, TableSource
+from ledger import ParquetSink, Pipeline, PostgresSink, SqlSource
 
 PARTS = ("environment", "jobs", "stages", "executors", "sql?details=true&length=100")
 
@@ -29,7 +29,7 @@ def look(session_frame: DataFrame, folder: Path) -> None:
 def vault(name: str, source: str, sink: str, raises: bool = False) -> Pipeline:
     """Numbers of a table into another one, whose addresses are declared as they are."""
     flow = Pipeline(name)
-    flow.source("numbers", TableSource(source, "numbers", schema="n BIGINT", cursor="n"))
+    flow.source("numbers", SqlSource(source, "numbers", schema="n BIGINT", cursor="n"))
 
     @flow.stage(reads="numbers")
     def seen(numbers: DataFrame) -> DataFrame:

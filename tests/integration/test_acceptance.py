@@ -80,10 +80,10 @@ def test_the_policy_is_kept_with_the_pipeline(ledger):
     """The ledger knows what the last batch was opened with, so every process that asks gets the
     same answer; a replay is measured against its whole family.
     """
-    flow = pipeline(max_replays=1, tolerate=0.2)
+    flow = pipeline(max_replays=1, allow_failed=0.2)
     batch = quarantined(ledger, flow)
     summary = ledger.summary(batch.batch_id)
-    assert (summary.policy.tolerate, summary.outcome) == (0.2, Outcome.COMPLETE)
+    assert (summary.policy.allow_failed, summary.outcome) == (0.2, Outcome.COMPLETE)
     assert "2 of 10 records of batch 1 are tolerated" in str(advise(summary))
     replay = replay_again(ledger, flow, batch.batch_id)
     summary = ledger.summary(replay.batch_id)
@@ -92,7 +92,7 @@ def test_the_policy_is_kept_with_the_pipeline(ledger):
         2,
         Outcome.COMPLETE,
     )
-    ledger.open(pipeline(max_replays=1, tolerate=0.1), "next", day=1)
+    ledger.open(pipeline(max_replays=1, allow_failed=0.1), "next", day=1)
     assert outcome(ledger, replay) is Outcome.QUARANTINED
 
 

@@ -63,7 +63,7 @@ def test_a_replay_is_reported_by_what_still_fails_of_its_original(ledger):
 
 def test_a_held_batch_is_reported_whatever_the_ratio(ledger):
     """The number of its failed records is not known yet; the reason says what holds it."""
-    batch = settled(ledger, pipeline(max_failed_ratio=0.1), lose_sink=[0, 1])
+    batch = settled(ledger, pipeline(hold_above=0.1), lose_sink=[0, 1])
     facts = alerts.failed_ratio(ledger.database, batch.batch_id, 0.9)
     assert facts.status == "held"
     assert facts.because.startswith(f"batch {batch.batch_id} of chain is on hold: ")
@@ -71,7 +71,7 @@ def test_a_held_batch_is_reported_whatever_the_ratio(ledger):
 
 def test_the_reason_is_one_line(ledger):
     """A stage's reason may be any text, and a mail with a line break in its subject is not sent."""
-    batch = settled(ledger, pipeline(max_failed_ratio=0.1), lose_sink=[0, 1])
+    batch = settled(ledger, pipeline(hold_above=0.1), lose_sink=[0, 1])
     ledger.change("UPDATE batch SET held_reason = :r", r="bad\nBcc: x\x1b[31m")
     facts = alerts.failed_ratio(ledger.database, batch.batch_id, 0.9)
     assert facts.because == f"batch {batch.batch_id} of chain is on hold: bad Bcc: x\ufffd[31m"
@@ -154,7 +154,7 @@ def test_the_backlog_of_each_pipeline(ledger):
     age an open one has used up; a pipeline without any has zeros.
     """
     settled(ledger, pipeline("idle"))
-    settled(ledger, pipeline("stuck", max_failed_ratio=0.1), lose_sink=[0, 1])
+    settled(ledger, pipeline("stuck", hold_above=0.1), lose_sink=[0, 1])
     flow = pipeline("busy", max_batch_age="10d")
     batch = ledger.open(flow)
     ledger.emit(batch, 7)

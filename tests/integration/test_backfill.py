@@ -53,7 +53,7 @@ def test_each_interval_is_a_batch_and_none_is_run_twice(backfill, ledger):
 
 def test_what_another_run_has_read_is_left_to_it(backfill, ledger):
     """It is named, and the others are run."""
-    run = ["--interval-start", "2026-01-01", "--interval-end", "2026-01-02", "--run-id", "mine"]
+    run = ["--from", "2026-01-01", "--to", "2026-01-02", "--run-id", "mine"]
     CliRunner().invoke(app, ["run", "days:made", *run], standalone_mode=False)
     output = backfill("2026-01-01", "2026-01-03")
     assert "2026-01-01 00:00 was read by run 'mine': batch 1 is left as it is" in output.stderr
@@ -65,7 +65,7 @@ def test_what_another_run_has_read_is_left_to_it(backfill, ledger):
 
 def test_an_overlap_is_refused(backfill, ledger):
     """What another run has read of a day is no day; nothing more is run."""
-    run = ["--interval-start", "2026-01-01T06:00:00", "--interval-end", "2026-01-02"]
+    run = ["--from", "2026-01-01T06:00:00", "--to", "2026-01-02"]
     CliRunner().invoke(app, ["run", "days:made", *run], standalone_mode=False)
     refused = backfill("2026-01-01", "2026-01-02").exception
     assert "expected intervals that do not overlap" in str(refused)

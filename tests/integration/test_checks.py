@@ -18,7 +18,7 @@ from ledger import (
     ParquetSink,
     Pipeline,
     PostgresSink,
-    TableSource,
+    SqlSource,
     Upsert,
 )
 from ledger.airflow import pipeline_dag
@@ -74,7 +74,7 @@ def shop(url):
         "orders", FileSource("in/{{ interval_start | ds }}/{{ params.shop }}.csv", schema="id INT")
     )
     flow.source(
-        "sold", TableSource("env:SHOP_URL", "sold", cursor="n", schema="n BIGINT, who STRING")
+        "sold", SqlSource("env:SHOP_URL", "sold", cursor="n", schema="n BIGINT, who STRING")
     )
     flow.reference("shops", FileSource("shops.csv", schema="shop STRING"))
 
@@ -405,7 +405,7 @@ def test_the_command(settings, database, server_home, monkeypatch, tmp_path):
     monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
     monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
     ask = lambda *more: CliRunner().invoke(app, ["check", "checked_module:pipeline", *more])  # noqa: E731
-    day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
+    day = ("--from", "2013-01-01", "--to", "2013-01-02")
     missing = ask(*day)
     assert missing.exit_code == 1
     assert [line.split()[0] for line in missing.output.splitlines() if line[:1].strip()] == [

@@ -35,7 +35,7 @@ def clustering(kind, cluster, lose=-1) -> Pipeline:
         return rows.withColumns({NAMES[kind]: F.col("n") % FOLDERS, "flag": F.lit("x")})
 
     pipeline.sink(
-        "out", kind("out", partition_by=(NAMES[kind], "flag"), cluster=cluster), reads="spread"
+        "out", kind("out", partition_by=(NAMES[kind], "flag"), rebalance=cluster), reads="spread"
     )
     return pipeline
 

@@ -86,7 +86,7 @@ def test_a_part_of_an_interval_is_as_complete_as_its_batch(ledger):
 
 def test_what_a_pipeline_tolerates_is_not_waited_for(ledger):
     """As its own run is green then."""
-    settled(ledger, pipeline(tolerate=0.5), lose_sink=[0])
+    settled(ledger, pipeline(allow_failed=0.5), lose_sink=[0])
     assert lack(ledger) is None
 
 

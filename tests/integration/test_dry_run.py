@@ -471,7 +471,7 @@ def test_params_are_those_of_the_run(check, tmp_path):
     assert check(flow, Interval(DAY.start, DAY.end, {"shop": "a"})) == {}
     assert check(flow)["stage sold"][0] == "wrong"
     kind, message = check(flow, None)["stage sold"]
-    assert (kind, "asks for params: give --interval-start" in message) == ("hint", True)
+    assert (kind, "asks for params: give --from" in message) == ("hint", True)
 
 
 def test_what_spark_does_not_store_is_refused_by_its_stage(check, tmp_path):

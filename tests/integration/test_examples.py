@@ -340,7 +340,7 @@ def _parsed(block, spark):
     ]
 
 
-@proves("docs/incremental.md", "from ledger import TableSource")
+@proves("docs/incremental.md", "from ledger import SqlSource")
 def _table(block, spark):
     """A table is declared without connecting to it."""
     pipeline = Pipeline("orders")

@@ -111,7 +111,7 @@ def test_a_run_says_its_id_when_it_begins(spark, option, database, settings, mon
     assert capsys.readouterr().err.splitlines()[0] == "batch 1: run id run-1f"
     assert str(raised.value).endswith(
         "failed at its start: no cluster. Batch 1 is abandoned and claims nothing. To go on: "
-        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-02 "
+        "ackledger run jobs.x:p --from 2013-01-01 --to 2013-01-02 "
         f"--run-id run-1f{option}"
     )
 

@@ -231,7 +231,7 @@ def test_the_commit_takes_some_rows_for_each_source(runner, tmp_path, few, ahead
 def test_what_is_not_tracked_has_no_spans(runner):
     """No row of the ledger is shared where there is none."""
     pipeline = chain(thrice, 4)
-    pipeline.ackers = False
+    pipeline.tracking = False
     run = runner(pipeline)
     batch = run.open()
     run.steps(batch)

@@ -120,8 +120,7 @@ def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
     )
     assert rows.key is None
     assert (
-        rows.next[1]
-        == "ackledger run MODULE:PIPELINE --interval-start 2013-01-01 --interval-end 2013-02-01"
+        rows.next[1] == "ackledger run MODULE:PIPELINE --from 2013-01-01 --to 2013-02-01"
         " --reprocess"
     )
     run = runner(orders(key="orderid"))

@@ -24,7 +24,7 @@ COUNTS = "SELECT total, acked, failed, quarantined, pending FROM batch_status WH
 
 def on_hold(ledger, count=10, *, fail=None, **options):
     """A batch of which too much failed: explicitly in middle by index, and record 0 in the sink."""
-    batch = ledger.open(pipeline(key=("n",), max_failed_ratio=0.1, **options))
+    batch = ledger.open(pipeline(key=("n",), hold_above=0.1, **options))
     roots = ledger.emit(batch, count)
     reasons = {roots[number]: reason for number, reason in (fail or {1: "bad", 2: "bad"}).items()}
     ledger.run_middle(batch, roots, fail=reasons)
@@ -211,7 +211,7 @@ def test_an_alert_has_the_preview(ledger):
     facts = failed_ratio(ledger.database, batch.batch_id, above=0.5)
     assert facts.because == (
         f"batch {batch.batch_id} of chain is on hold: 2 of 10 records failed; the limit is 10 %"
-        " (max_failed_ratio). Most failed at middle"
+        " (hold_above). Most failed at middle"
     )
     assert facts.preview == ("1 at middle: bad Subject: x", "1 at sink: lost")
 
@@ -231,7 +231,7 @@ def test_a_sampled_record_is_not_forgotten_while_it_is_undecided(ledger, tmp_pat
 def test_a_forgotten_record_leaves_the_preview(ledger, tmp_path):
     """A decided record that a replay on hold takes along leaves the sample as it is forgotten, and
     nothing is left of reasons that may quote it."""
-    flow = pipeline(key=("n",), max_failed_ratio=0.1, max_replays=0)
+    flow = pipeline(key=("n",), hold_above=0.1, max_replays=0)
     batch, roots = ledger.whole_batch(flow, 10, lose_sink=[0])
     names = [{"n": n, "name": f"person-{n}", "_ackledger_file": None} for n in range(10)]
     ledger.write_snapshot(batch, tmp_path, names)
@@ -264,7 +264,7 @@ def test_a_replay_answers_for_its_own_new_failures(ledger):
     failed before, is not held against the replay."""
     batch, _ = ledger.whole_batch(pipeline(), 200, lose_sink=range(53))
     assert ledger.settle(batch.batch_id).failed == 53
-    flow = pipeline(max_failed_ratio=0.01)  # by now: no user has answered for these
+    flow = pipeline(hold_above=0.01)  # by now: no user has answered for these
     replay = ledger.replay(flow, batch.batch_id)
     again = ledger.emit_replay(replay)
     ledger.run_middle(replay, again)
@@ -277,7 +277,7 @@ def test_a_replay_answers_for_its_own_new_failures(ledger):
 def replay_on_hold(ledger, lost):
     """A batch of ten records that expired in its sink, and its replay, which is on hold because the
     sink loses the first of them: batch, roots, replay, its roots, its settlement."""
-    flow = pipeline(key=("n",), max_failed_ratio=0.1)
+    flow = pipeline(key=("n",), hold_above=0.1)
     batch = ledger.open(flow)
     roots = ledger.emit(batch, 10)
     ledger.run_middle(batch, roots)
@@ -299,7 +299,7 @@ def test_a_replay_that_breaks_what_was_whole_is_held(ledger):
     batch, roots, replay, again, settlement = replay_on_hold(ledger, lost=2)
     assert settlement.reason.startswith(
         f"2 records failed that had not failed before; batch {batch.batch_id}, which is replayed,"
-        " has 10, and the limit is 10 % (max_failed_ratio). Most failed at sink."
+        " has 10, and the limit is 10 % (hold_above). Most failed at sink."
     )
     assert ledger.rows("SELECT DISTINCT status FROM failed_message") == [("replaying",)]
     assert shown(ledger, replay) == ([("sink", "lost", 2)], list(again[:2]))
@@ -338,7 +338,7 @@ def test_a_record_of_a_replay_on_hold_is_counted_once(ledger, migrated, monkeypa
 def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):
     """A replay takes acked records of the same unit along and loses them: they are counted, also
     where a person has released the original; the record that had failed before is not."""
-    flow = pipeline(max_failed_ratio=0.1)
+    flow = pipeline(hold_above=0.1)
     batch, roots = ledger.whole_batch(flow, 10, lose_sink=[0, 1])
     ledger.settle(batch.batch_id)
     ledger.release(batch.batch_id)
@@ -365,7 +365,7 @@ def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):
 def test_what_a_release_does_is_named(ledger, options, otherwise):
     """Both commands are whole, for the pipeline's target and its batch, and the second says what a
     release does: it publishes the rest where that waits for nothing else."""
-    flow = pipeline(max_failed_ratio=0.1, **options)
+    flow = pipeline(hold_above=0.1, **options)
     interval = Interval(START, END)
     batch = open_batch(ledger.database, Settings(data="/data"), flow, RunKey("", "mine"), interval)
     with ledger.database.plain.begin() as connection:
@@ -374,7 +374,7 @@ def test_what_a_release_does_is_named(ledger, options, otherwise):
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots, lose=roots[:2])
     assert ledger.settle(batch.batch_id).reason == (
-        "2 of 4 records failed; the limit is 10 % (max_failed_ratio). Most failed at sink. Fix it "
-        "and rerun: ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-02 "
+        "2 of 4 records failed; the limit is 10 % (hold_above). Most failed at sink. Fix it "
+        "and rerun: ackledger run jobs.x:p --from 2013-01-01 --to 2013-01-02 "
         f"--run-id mine. {otherwise}: ackledger release {batch.batch_id}"
     )

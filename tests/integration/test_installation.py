@@ -198,6 +198,6 @@ def test_the_command_says_it_line_by_line(environment, database, monkeypatch):
     assert [row["check"] for row in rows] == SUBJECTS
     monkeypatch.setattr(installation, "MOST_SKEW", timedelta(seconds=-1))
     assert CliRunner().invoke(app, ["check"]).exit_code == 1
-    for options in (["--param", "a=b"], ["m:p", "--interval-start", "2026-01-01"]):
+    for options in (["--param", "a=b"], ["m:p", "--from", "2026-01-01"]):
         refused = CliRunner().invoke(app, ["check", *options])
         assert "an interval and parameters need MODULE:PIPELINE" in str(refused.exception)

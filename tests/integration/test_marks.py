@@ -455,7 +455,7 @@ def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
 
 
 def test_a_bug_in_a_record_stage_holds_the_batch(runner, tmp_path):
-    """A bug that fails every record stops the batch at max_failed_ratio instead of failing the
+    """A bug that fails every record stops the batch at hold_above instead of failing the
     records, and the driver that found it keeps which, why and with what content.
     """
 
@@ -463,7 +463,7 @@ def test_a_bug_in_a_record_stage_holds_the_batch(runner, tmp_path):
         yield {"n": record["m"]}
 
     pipeline = piped(tmp_path, recorded(buggy, "n INT"))
-    pipeline.max_failed_ratio = 0.5
+    pipeline.hold_above = 0.5
     run = runner(pipeline)
     batch = run.open()
     settlement = run.settled(batch)

@@ -33,8 +33,8 @@ class Hooks:
         self.failed[batch_id] = sorted((row["n"] or 0, *row[1:]) for row in rows)
 
 
-def noticed(hooks, lose=(), ackers=True):
-    pipeline = Pipeline("noticed", ackers=ackers)
+def noticed(hooks, lose=(), tracking=True):
+    pipeline = Pipeline("noticed", tracking=tracking)
     pipeline.source(
         "numbers", FileSource("in.csv", schema="n INT"), on_ack=hooks.on_ack, on_fail=hooks.on_fail
     )
@@ -136,10 +136,10 @@ def test_a_call_that_raises_is_repeated(runner, tmp_path):
 
 
 def test_without_tracking_everything_is_acked(runner, tmp_path):
-    """With ackers=False a source is notified that all of its messages are acked."""
+    """With tracking=False a source is notified that all of its messages are acked."""
     numbers(tmp_path)
     hooks = Hooks()
-    run = runner(noticed(hooks, [2], ackers=False))
+    run = runner(noticed(hooks, [2], tracking=False))
     batch = run.open()
     run.steps(batch)
     settle_and_follow(run.job, batch.batch_id)

@@ -509,7 +509,7 @@ def test_the_sweeper_sends_for_a_notice_that_is_pending(runner, feed):
     assert run.ledger.sweep(now=later).overdue == ()
 
 
-@pytest.mark.parametrize("options", [{"guarantee": "at_least_once"}, {"ackers": False}])
+@pytest.mark.parametrize("options", [{"guarantee": "at_least_once"}, {"tracking": False}])
 def test_other_promises(runner, feed, shown, options):
     """At least once, and without tracking, ranges are claimed and committed just the same."""
     run = runner(fed(feed, **options))

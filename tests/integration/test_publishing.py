@@ -211,7 +211,7 @@ def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_row
     message = (
         rf"^sink 'all' cannot publish batch {batch.batch_id}: file \S+: expected .*, it is gone\."
         r" Put the file back, then publish again\. To go on: ackledger publish .* Or reprocess the"
-        r" interval: ackledger run MODULE:PIPELINE --interval-start \S+ --interval-end \S+"
+        r" interval: ackledger run MODULE:PIPELINE --from \S+ --to \S+"
         r" --reprocess$"
     )
     with pytest.raises(LostFileError, match=message):

@@ -14,7 +14,7 @@ from ledger import (
     ParquetSink,
     Pipeline,
     PostgresSink,
-    TableSource,
+    SqlSource,
     Upsert,
     collect_anchors,
     testing,
@@ -521,7 +521,7 @@ def test_what_could_not_be_right_is_refused(declare, message):
 def test_an_incremental_source_has_no_interval_to_replace():
     """Its batches read what is new, so none of them takes another's place."""
     flow = Pipeline("claims")
-    flow.source("t", TableSource("sqlite:///x.db", "t", cursor="id", schema="id BIGINT"))
+    flow.source("t", SqlSource("sqlite:///x.db", "t", cursor="id", schema="id BIGINT"))
     flow.sink("out", PostgresSink("postgresql://x", "out", mode="replace_interval"), reads="t")
     with pytest.raises(DeclarationError, match="'t' is incremental"):
         flow.steps()

@@ -217,13 +217,13 @@ def test_the_command_that_goes_on(ledger):
     batch = open_batch(ledger.database, Settings(data="/data"), flow, RunKey("", "mine"), interval)
     assert (
         sentences(resume(batch, "middle", "jobs.x:p"))
-        == "To go on: ackledger run jobs.x:p --interval-start 2013-01-01 "
-        "--interval-end 2013-01-01T06:00 "
+        == "To go on: ackledger run jobs.x:p --from 2013-01-01 "
+        "--to 2013-01-01T06:00 "
         "--param 'kind=a b' --run-id mine"
     )
     assert (
         reprocess(batch, "jobs.x:p")
-        == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00 "
+        == "ackledger run jobs.x:p --from 2013-01-01 --to 2013-01-01T06:00 "
         "--param 'kind=a b' --reprocess"
     )
     lossy, _ = ledger.whole_batch(flow, run_id="lossy", day=1, lose_sink=[0])
@@ -243,17 +243,14 @@ def test_an_undecided_batch_has_its_command(ledger):
     """What is said of a batch whose step failed, or of one that is held, has its run id and
     command; the pipeline's place is the ledger's.
     """
-    flow = pipeline(max_failed_ratio=0.2)
+    flow = pipeline(hold_above=0.2)
     interval = Interval(START, START.replace(hour=6))
     batch = open_batch(
         ledger.database, Settings(data="/data"), flow, RunKey("", "run-1f"), interval
     )
     with ledger.database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.x:p'")
-    again = (
-        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00 "
-        "--run-id run-1f"
-    )
+    again = "ackledger run jobs.x:p --from 2013-01-01 --to 2013-01-01T06:00 --run-id run-1f"
     name = f"batch {batch.batch_id} is"
     advice = lambda: str(advise(ledger.summary(batch.batch_id)))  # noqa: E731
     assert advice() == f"{name} open. Its step 'source' has not run. To go on: {again}"

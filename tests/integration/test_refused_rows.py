@@ -294,14 +294,14 @@ def test_what_changes_after_the_staging(runner, tmp_path, target):
     both = Counter((n, half) for n in (1, 2) for half in "ab")
     assert shown(tmp_path, run) == dict.fromkeys(("folder", "delta", "plain", "latest"), both)
     (tmp_path / "in.csv").write_text("n\n3\n")
-    untracked = Pipeline("untracked", ackers=False)
+    untracked = Pipeline("untracked", tracking=False)
     untracked.source("numbers", FileSource("in.csv", schema="n INT"))
     untracked.sink("plain", PostgresSink(url, "numbers"), reads="numbers")
     run("ALTER TABLE numbers ADD ackledger_batch bigint")
     again = runner(untracked)
     batch = again.open()
     again.step(batch, "numbers")
-    with pytest.raises(StageError, match=r'with ackers=False no record can fail.*"numbers_pkey"'):
+    with pytest.raises(StageError, match=r'with tracking=False no record can fail.*"numbers_pkey"'):
         again.step(batch, "plain")
 
 

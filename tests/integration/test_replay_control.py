@@ -343,13 +343,13 @@ def test_poison_blocks_neither_the_others_nor_the_source(ledger):
 
 
 def test_too_many_failures_hold_the_batch_for_a_person(ledger):
-    """Above max_failed_ratio nothing is decided; running the step again, or a release, goes on."""
-    flow = pipeline(max_failed_ratio=0.2)
+    """Above hold_above nothing is decided; running the step again, or a release, goes on."""
+    flow = pipeline(hold_above=0.2)
     batch, _ = ledger.whole_batch(flow, 10, lose_sink=[0, 1, 2])
     settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert settlement.reason.startswith(
-        "3 of 10 records failed; the limit is 20 % (max_failed_ratio). Most failed at sink. "
+        "3 of 10 records failed; the limit is 20 % (hold_above). Most failed at sink. "
         "Fix it and rerun: in run run of DAG dag clear the task of the fixed step"
     )
     release_it = f". Or publish the rest anyway: ackledger release {batch.batch_id}"
@@ -367,17 +367,17 @@ def test_fixed_step_needs_no_release(ledger):
     """A batch held for too many failures settles by itself once the broken step ran again,
     fixed.
     """
-    batch, roots = ledger.whole_batch(pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
+    batch, roots = ledger.whole_batch(pipeline(hold_above=0.2), 10, lose_sink=[0, 1, 2])
     assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
     ledger.run_sink(batch, roots)
     assert ledger.settle(batch.batch_id).failed == 0
 
 
 def test_just_the_ratio_is_tolerated(ledger):
-    """A share of failures equal to max_failed_ratio settles; a replay is never measured against
+    """A share of failures equal to hold_above settles; a replay is never measured against
     itself.
     """
-    flow = pipeline(max_failed_ratio=0.2)
+    flow = pipeline(hold_above=0.2)
     batch, _ = ledger.whole_batch(flow, 10, lose_sink=[0, 1])
     assert ledger.settle(batch.batch_id).failed == 2
     failing_replay(ledger, flow, batch.batch_id, "replay")
@@ -386,7 +386,7 @@ def test_just_the_ratio_is_tolerated(ledger):
 
 def test_failures_of_dead_steps_trip_nothing(ledger):
     """Records that failed because a step died are no failures of their own: the batch settles."""
-    flow = pipeline(max_failed_ratio=0.1)
+    flow = pipeline(hold_above=0.1)
     batch = ledger.open(flow)
     ledger.run_middle(batch, ledger.emit(batch, 5))
     ledger.start(batch.batch_id, "sink")

@@ -326,10 +326,10 @@ def test_zero_roots(ledger):
 
 
 def test_without_ackers_every_root_is_acked(ledger):
-    """With ackers=False nothing is tracked, and every root is acked once the steps have
+    """With tracking=False nothing is tracked, and every root is acked once the steps have
     committed.
     """
-    batch = ledger.open(pipeline(ackers=False))
+    batch = ledger.open(pipeline(tracking=False))
     for name, emitted in (("source", RootRange(1, 5)), ("middle", None), ("sink", None)):
         run = ledger.start(batch.batch_id, name)
         ledger.commit(run, [], emitted=emitted)
@@ -342,7 +342,7 @@ def test_tracking_is_decided_when_a_batch_opens(ledger):
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 5)
     ledger.run_middle(batch, roots)
-    ledger.open(pipeline(ackers=False), "later", day=1)
+    ledger.open(pipeline(tracking=False), "later", day=1)
     ledger.run_sink(batch, roots, lose=[roots[0]])
     ledger.settle(batch.batch_id)
     assert counts(ledger, batch.batch_id) == (5, 4, 1, 0, 0)
@@ -526,8 +526,8 @@ def test_replay_needs_tracking_and_its_sources(ledger):
     """A replay is refused with tracking off, or when a source of the failed messages is gone."""
     batch, _ = ledger.whole_batch(pipeline(), 3, lose_sink=[0])
     ledger.settle(batch.batch_id)
-    with pytest.raises(InputError, match="ackers=False"):
-        ledger.replay(pipeline(ackers=False), batch.batch_id)
+    with pytest.raises(InputError, match="tracking=False"):
+        ledger.replay(pipeline(tracking=False), batch.batch_id)
     renamed = Pipeline("chain")
     renamed.source("origin", FileSource("in.csv", schema="n INT"))
     renamed.sink("sink", ParquetSink("out"), reads="origin")
@@ -566,10 +566,10 @@ def test_one_sweeper_cleans_up(ledger):
 
 
 def test_expiry_without_tracking_holds_the_batch(ledger):
-    """With ackers=False the ledger does not know what a step that died lost: the batch is held, not
-    acked.
+    """With tracking=False the ledger does not know what a step that died lost: the batch is
+    held, not acked.
     """
-    flow = pipeline(ackers=False)
+    flow = pipeline(tracking=False)
     batch = ledger.open(flow)
     run = ledger.start(batch.batch_id, "source")
     ledger.commit(run, emitted=RootRange(1, 7))
@@ -578,7 +578,7 @@ def test_expiry_without_tracking_holds_the_batch(ledger):
     settlement = ledger.settle(batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert (
-        "with ackers=False the ledger does not know what is missing after it: run middle again"
+        "with tracking=False the ledger does not know what is missing after it: run middle again"
         in settlement.reason
     )
 
@@ -622,7 +622,7 @@ def test_abandoned_batch_of_two_sources_starts_from_the_beginning(ledger):
 
 def test_release_is_for_too_many_failures_only(ledger):
     """A release of a batch that damage holds does not switch its circuit breaker off."""
-    batch, roots = ledger.whole_batch(pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
+    batch, roots = ledger.whole_batch(pipeline(hold_above=0.2), 10, lose_sink=[0, 1, 2])
     ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[9]}")
     assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
     assert ledger.release(batch.batch_id).status is BatchStatus.HELD

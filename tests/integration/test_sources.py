@@ -13,13 +13,13 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, TableSource
+from ledger import FileSource, ParquetSink, Pipeline, SqlSource
 from ledger.batch.opening import open_batch
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
 from ledger.execution import notify, settle_and_follow
-from ledger.sources.table import queries as source_tables
+from ledger.sources.sql import queries as source_tables
 from tests.support.arrow_source import ArrowSource
 from tests.support.runner import END, START
 
@@ -164,7 +164,7 @@ def test_a_held_batch_is_named_to_a_run_that_waits_for_it(runner, tmp_path):
     is.
     """
     write(tmp_path / "in.csv", "a", "b")
-    run = runner(by_interval(max_pending=2, lose=["a"], max_failed_ratio=0.1))
+    run = runner(by_interval(max_pending=2, lose=["a"], hold_above=0.1))
     first = run.open("one")
     assert run.settled(first).status is BatchStatus.HELD
     with pytest.raises(InputError, match=r"batch 1 is on hold: fix what holds it, or release it"):
@@ -176,7 +176,7 @@ def test_a_held_batch_that_leaves_room_only_waits_with_the_others(runner, tmp_pa
     room once the others have settled.
     """
     write(tmp_path / "in.csv", "a")
-    run = runner(by_interval(max_pending=10, lose=["a"], max_failed_ratio=0.1))
+    run = runner(by_interval(max_pending=10, lose=["a"], hold_above=0.1))
     assert run.settled(run.open("one")).status is BatchStatus.HELD
     write(tmp_path / "in.csv", *"bcdefghi")
     second = run.open("two", *LATER)
@@ -425,7 +425,7 @@ def table(ledger):
     """A table of words on the real PostgreSQL, and its source."""
     ledger.change("DROP TABLE IF EXISTS word_source")
     ledger.change("CREATE TABLE word_source (id bigserial PRIMARY KEY, word text)")
-    yield TableSource(
+    yield SqlSource(
         ledger.database.plain.url.render_as_string(hide_password=False),
         "word_source",
         cursor="id",
@@ -487,7 +487,7 @@ def test_the_position_waits_for_the_first_unfinished_batch(runner, ledger, table
 
 def test_without_ackers_the_position_commits_at_once(runner, ledger, table):
     """With tracking off a settled batch is done."""
-    run = runner(words_of(table, ackers=False))
+    run = runner(words_of(table, tracking=False))
     add(ledger, "a")
     run.settled(run.open("one"))
     assert position(ledger) == ["1"]
@@ -583,7 +583,7 @@ def test_more_equal_values_than_there_is_room_for(runner, ledger, tmp_path, sink
     ledger.change("CREATE TABLE tie_source (id bigint, word text)")
     ledger.change("INSERT INTO tie_source VALUES (7, 'a'), (7, 'b'), (7, 'c')")
     url = ledger.database.plain.url.render_as_string(hide_password=False)
-    source = TableSource(url, "tie_source", cursor="id", schema="id BIGINT, word STRING")
+    source = SqlSource(url, "tie_source", cursor="id", schema="id BIGINT, word STRING")
     try:
         run = runner(words_of(source, max_pending=2))
         assert run.settled(run.open("one")).roots == 3

@@ -611,7 +611,7 @@ def test_a_death_in_a_settlement_costs_nothing(ledger, place):
 
 def test_a_batch_on_hold_keeps_its_root_files(ledger):
     """Its settlement is yet to come: a release reads them again."""
-    flow = pipeline(max_failed_ratio=0.01)
+    flow = pipeline(hold_above=0.01)
     batch, _ = ledger.whole_batch(flow, 10, lose_sink=[1], span=4)
     assert ledger.settle(batch.batch_id).status is BatchStatus.HELD
     assert len(root_folders(ledger)[0]) == 3

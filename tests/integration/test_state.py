@@ -169,7 +169,7 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
     """Too many failed in batch 1: batch 2 is published, its state waits until a person lets
     batch 1 settle.
     """
-    run = runner(totals(lose=[100, 101, 102], max_failed_ratio=0.1))
+    run = runner(totals(lose=[100, 101, 102], hold_above=0.1))
     ledger = run.ledger
     assert run.settled(run.open_day(1)).status == "held"
     run.settled(run.open_day(2))

@@ -115,9 +115,7 @@ class LedgerLife(RuleBasedStateMachine):
         such a share of new failures. So many roots share a row.
         """
         self.max_replays, self.limit, self.span = max_replays, limit, span
-        self.pipeline = pipeline(
-            fan_out=True, max_replays=max_replays, keep="1d", max_failed_ratio=limit
-        )
+        self.pipeline = pipeline(fan_out=True, max_replays=max_replays, keep="1d", hold_above=limit)
         self.original = self.batch = self.ledger.open(self.pipeline)
 
     # -- steps of a run ------------------------------------------------------------------------

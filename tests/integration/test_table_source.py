@@ -17,16 +17,16 @@ import pytest
 from pyspark.sql import functions as F
 from sqlalchemy import create_engine, text
 
-from ledger import TableSource
+from ledger import SqlSource
 from ledger.errors import DeclarationError, InputError, NotReadyError, UnavailableError
 from ledger.sources.base import raised_by_task
 from ledger.sources.cursor import from_text, to_text
 from ledger.sources.parsing.typed import with_quotes
-from ledger.sources.table import queries as source_tables
-from ledger.sources.table import writers as source_writers
-from ledger.sources.table.kind import Table
-from ledger.sources.table.queries import reach, safe_bound, slices
-from ledger.sources.table.reader import TableReader
+from ledger.sources.sql import queries as source_tables
+from ledger.sources.sql import writers as source_writers
+from ledger.sources.sql.kind import Table
+from ledger.sources.sql.queries import reach, safe_bound, slices
+from ledger.sources.sql.reader import TableReader
 from ledger.store import embedded
 
 BRIEF = 0.5  # seconds to wait for a transaction that does not end
@@ -69,7 +69,7 @@ class Shop:
                 transaction.commit()
 
     def source(self, cursor="id", schema="id bigint, item string", table="shop.orders", **more):
-        return TableSource(self.url, table, cursor=cursor, schema=schema, **more)
+        return SqlSource(self.url, table, cursor=cursor, schema=schema, **more)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def lite(tmp_path):
             for statement in statements:
                 connection.execute(statement)
         connection.close()
-        return TableSource(f"sqlite:///{path}", "orders", cursor=cursor, schema=schema, **more)
+        return SqlSource(f"sqlite:///{path}", "orders", cursor=cursor, schema=schema, **more)
 
     return source
 
@@ -260,7 +260,7 @@ def test_the_least_time_is_a_bound_in_any_zone(shop):
     the west."""
     url = shop.engine.url.update_query_dict({"options": "-c TimeZone=America/New_York"})
     shop.do(f"INSERT INTO shop.orders (at) VALUES ('{datetime.min.isoformat()}+00')")
-    source = TableSource(
+    source = SqlSource(
         url.render_as_string(hide_password=False), "shop.orders", cursor="at", schema="at timestamp"
     )
     least = datetime.min.replace(tzinfo=UTC)
@@ -428,7 +428,7 @@ def test_a_transaction_whose_start_is_hidden_is_not_passed(shop):
         INSERT,
     )
     url = shop.engine.url.set(username="shop_reader").render_as_string(hide_password=False)
-    source = TableSource(url, "shop.orders", cursor="at", schema="at timestamp")
+    source = SqlSource(url, "shop.orders", cursor="at", schema="at timestamp")
     try:
         with shop.open(INSERT):
             shop.do(INSERT)
@@ -534,7 +534,7 @@ def test_rows_may_be_deleted_at_the_end(shop):
     )
     try:
         url = shop.engine.url.set(username="shop_reader").render_as_string(hide_password=False)
-        source = TableSource(url, "shop.orders", cursor="id", schema="id bigint")
+        source = SqlSource(url, "shop.orders", cursor="id", schema="id bigint")
         with pytest.raises(InputError, match=r"GRANT SELECT ON SEQUENCE shop\.orders_id_seq"):
             read_on(source, 3)
         assert read_on(source, 2) is None
@@ -616,9 +616,9 @@ def test_a_wrong_password_is_not_shown(shop, with_password):
     """The error says what was refused, not what was tried, anywhere in its chain."""
     shop.do(INSERT)
     options = {"table": "shop.orders", "cursor": "id", "schema": "id bigint"}
-    assert safe_bound(TableSource(with_password("right"), **options), now()) == 1
+    assert safe_bound(SqlSource(with_password("right"), **options), now()) == 1
     with pytest.raises(InputError, match="password authentication failed") as caught:
-        safe_bound(TableSource(with_password("wr0ng"), **options), now())
+        safe_bound(SqlSource(with_password("wr0ng"), **options), now())
     error = caught.value
     while error is not None:
         assert "wr0ng" not in repr(error)
@@ -631,7 +631,7 @@ def test_a_database_that_is_away_is_unavailable():
     with pytest.raises(
         UnavailableError, match=r"u@127.0.0.1:1/shop#orders did not answer"
     ) as caught:
-        safe_bound(TableSource(url, "orders", cursor="id", schema="id int"), now())
+        safe_bound(SqlSource(url, "orders", cursor="id", schema="id int"), now())
     assert "secret" not in str(caught.value)
 
 
@@ -643,7 +643,7 @@ def test_a_missing_table_or_column_is_named(shop, lite, tmp_path):
         safe_bound(shop.source("c", "c int"), now())
     away = tmp_path / "away.db"
     with pytest.raises(InputError, match=f"there is no file {away}"):
-        safe_bound(TableSource(f"sqlite:///{away}", "orders", cursor="id", schema="id int"), now())
+        safe_bound(SqlSource(f"sqlite:///{away}", "orders", cursor="id", schema="id int"), now())
     assert not away.exists()
 
 
@@ -815,7 +815,7 @@ def odd_forms(shop):
 
     def source(schema, table):
         address = url.render_as_string(hide_password=False)
-        return TableSource(address, table, cursor="id", schema=schema)
+        return SqlSource(address, table, cursor="id", schema=schema)
 
     return source
 

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from ledger import Pipeline, PostgresSink, TableSource
+from ledger import Pipeline, PostgresSink, SqlSource
 from ledger.databases import addresses
 from ledger.errors import ConfigurationError, InputError
 from ledger.settings import Settings
@@ -41,7 +41,7 @@ def pipeline(name, address):
     """Numbers of a table into another one; an odd one fails."""
     flow = Pipeline(name)
     options = {"schema": "n BIGINT", "cursor": "n"}
-    flow.source("numbers", TableSource(address, "numbers", partitions=2, **options))
+    flow.source("numbers", SqlSource(address, "numbers", partitions=2, **options))
 
     @flow.record_stage(reads="numbers", schema="n BIGINT")
     def even(row):
@@ -110,12 +110,12 @@ def test_what_is_wrong_with_tls_is_said_at_once(server, options, message):
         for name, value in options.items()
     }
     address = server.url("warehouse", **parameters)
-    source = TableSource(address, "numbers", schema="n BIGINT", cursor="n")
+    source = SqlSource(address, "numbers", schema="n BIGINT", cursor="n")
     sink = PostgresSink(address, "evens")
     publisher = sink.publisher(Settings(), "numbers", "evens")
     import pyarrow as pa
 
-    from ledger.sources.table.queries import require_columns
+    from ledger.sources.sql.queries import require_columns
 
     for kind, work in (
         (ConfigurationError, Database(server.url("ledger", **parameters)).revision),
@@ -135,7 +135,7 @@ def test_an_address_is_not_shown_with_its_password():
     address = f"postgresql://app:{tls.PASSWORD}@127.0.0.1/shop"
     for end in (
         PostgresSink(address, "evens"),
-        TableSource(address, "numbers", schema="n BIGINT", cursor="n"),
+        SqlSource(address, "numbers", schema="n BIGINT", cursor="n"),
         Settings(database_url=address, reader_url=address),
     ):
         assert tls.PASSWORD not in repr(end)

@@ -597,9 +597,9 @@ def test_connection_lost_after_the_rename(runner, tmp_path, sink_rows):
 
 
 def test_without_ackers(runner, tmp_path, sink_rows):
-    """With ackers=False the same pipeline runs untracked: no deltas, every root acked."""
+    """With tracking=False the same pipeline runs untracked: no deltas, every root acked."""
     numbers(tmp_path)
-    run = runner(chain(odd, ackers=False))
+    run = runner(chain(odd, tracking=False))
     batch = run.open()
     run.steps(batch)
     assert run.ledger.row("SELECT count(*) FROM ledger_delta")[0] == 0

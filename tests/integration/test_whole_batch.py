@@ -257,7 +257,7 @@ def test_a_batch_on_hold_is_restarted(ledger, driver):
     """A restart ends a hold for too many failures with its preview; the advice is to run all steps,
     in Airflow too, and no release.
     """
-    flow = pipeline(max_failed_ratio=0.1)
+    flow = pipeline(hold_above=0.1)
     batch = held(ledger, flow)
     assert str(restart(ledger.database, batch.batch_id)) == (
         "All its steps run again. To go on: in run run of DAG dag clear the tasks of all steps (or"
@@ -366,7 +366,7 @@ def test_a_held_batch_starts_all_over(ledger, driver):
     """Of a batch that is held every step runs again, also if the first attempt at that is killed
     in its first step.
     """
-    flow = pipeline(max_failed_ratio=0.1)
+    flow = pipeline(hold_above=0.1)
     batch = held(ledger, flow)
     assert finished(ledger.database, flow, batch.batch_id) == set()
     interrupt(ledger.database, ledger.start(batch.batch_id, "source"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger import FileSource, TableSource
+from ledger import FileSource, SqlSource
 from tests.support.arrow_source import ArrowSource
 from tests.support.topic_source import TopicSource
 
@@ -151,7 +151,7 @@ class Table(Kind):
 
     def declared(self, schema=SCHEMA):
         url = f"sqlite:///{self.folder}/shop.db"
-        return TableSource(url, "numbers", cursor="id", schema=schema)
+        return SqlSource(url, "numbers", cursor="id", schema=schema)
 
     def misfit(self):
         return self.declared("id INT, m INT")

@@ -29,7 +29,7 @@ from tests.support.typing_commands import batch, require_typed
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 REPLAY = "ackledger replay jobs.a:pipeline --batch 7"
 REPROCESSED = (
-    "ackledger run jobs.a:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 "
+    "ackledger run jobs.a:pipeline --from 2013-01-01 --to 2013-02-01 "
     "--param 'region=north west' --reprocess"
 )
 

@@ -209,4 +209,4 @@ def test_few_flights_are_lost(tmp_path):
 @pytest.mark.parametrize("variant", ["once", "least", "bloom"])
 def test_flights_under_each_guarantee_are_tracked(variant):
     """By the option that a batch is opened with, on or off."""
-    assert pipelines.guaranteed(variant).ackers is True
+    assert pipelines.guaranteed(variant).tracking is True

@@ -161,7 +161,7 @@ def test_a_time_is_typed_in_any_of_its_forms(typed, wanted, monkeypatch):
     records = []
     monkeypatch.setattr(checking, "load", lambda target: None)
     monkeypatch.setattr(checking, "examine_pipeline", lambda *all: records.append(all[1]) or [])
-    day = ["--interval-start", typed, "--interval-end", "2026-02-01"]
+    day = ["--from", typed, "--to", "2026-02-01"]
     assert CliRunner().invoke(app, ["check", "m:p", *day]).exit_code == 0
     assert records[0].start == (wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC))
 
@@ -187,7 +187,7 @@ def test_a_hint_is_no_fault(monkeypatch):
 @pytest.mark.parametrize("typed", ["2026-02-30", "2026", "01/02/2026", "20260101", "2026-01-01T6"])
 def test_what_is_no_time_is_refused_with_the_form_of_one(typed):
     """The form of a time, and an example, instead of formats of strptime."""
-    day = ["--interval-start", typed, "--interval-end", "2026-02-01"]
+    day = ["--from", typed, "--to", "2026-02-01"]
     done = CliRunner().invoke(app, ["check", "m:p", *day], env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert f"{typed!r}: expected YYYY-MM-DD[THH:MM], for example 2026-01-31" in done.stderr

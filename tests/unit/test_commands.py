@@ -24,7 +24,7 @@ def test_a_command_has_the_shorter_form_of_a_time():
     interval = Interval(START.astimezone(timezone(timedelta(hours=9))), START.replace(hour=6))
     assert (
         run("etl:shop", interval, "--reprocess")
-        == "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-01T06:00"
+        == "ackledger run etl:shop --from 2013-01-01 --to 2013-01-01T06:00"
         " --reprocess"
     )
 
@@ -34,10 +34,7 @@ def test_an_interval_of_the_command_line_is_run_again_under_its_run_id(run_id, t
     """The error for an interval that a typed command has claimed names that command with its run
     id, and without it to replace the batch.
     """
-    again = (
-        "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-02 "
-        "--param 'shop=a b'"
-    )
+    again = "ackledger run etl:shop --from 2013-01-01 --to 2013-01-02 --param 'shop=a b'"
     assert (
         sentences(instead_of_a_second_run("etl:shop", ASKED, holder("", run_id)))
         == f"Run it again: {again} --run-id {typed}. Replay what failed in it: ackledger replay"

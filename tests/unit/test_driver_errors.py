@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from ledger import TableSource
+from ledger import SqlSource
 from ledger.databases.driver_errors import Trouble, translated, trouble_of
 from ledger.errors import (
     ConfigurationError,
@@ -19,13 +19,13 @@ from ledger.errors import (
     redacted,
 )
 from ledger.sinks.postgres.connection import Target
-from ledger.sources.table.connection import ReadFrom
+from ledger.sources.sql.connection import ReadFrom
 from ledger.store.connection import Database
 
 URL = "postgresql+psycopg2://me:secret@127.0.0.1:9/shop"
 LEDGER = Database(URL)
 SINK = Target(sa.make_url(URL))
-SOURCE = ReadFrom(TableSource(URL, table="orders", cursor="id", schema="id BIGINT"))
+SOURCE = ReadFrom(SqlSource(URL, table="orders", cursor="id", schema="id BIGINT"))
 
 
 def raised(kind, message, code=None, base=psycopg2.Error, statement="SELECT 1"):

@@ -125,7 +125,7 @@ def test_core_is_pure():
 
 
 # Where SQL may be built: of the ledger in the store, of other databases where their kind lives.
-SQL_PLACES = ("ledger.store.", "ledger.sources.table.", "ledger.sinks.postgres.")
+SQL_PLACES = ("ledger.store.", "ledger.sources.sql.", "ledger.sinks.postgres.")
 # A run's driver posts deltas by COPY, and what that raises is translated.
 DRIVER_PLACES = (*SQL_PLACES, "ledger.deltas.posting", "ledger.spark.folding.")
 

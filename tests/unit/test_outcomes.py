@@ -21,9 +21,9 @@ COMBINES = Pending("combine", 1, ("combines are yet to publish what is acked of 
 STATES = Pending("state", 1, ("it waits",), incomplete=False)
 
 
-def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
+def summary(failed=0, quarantined=0, accepted=0, allow_failed=0.0, **fields):
     """Of a settled batch of 1,000 records: batch 7, a replay of batch 3 that took them all."""
-    policy = Policy(tolerate, failed + quarantined, 1000)
+    policy = Policy(allow_failed, failed + quarantined, 1000)
     counts = RootCounts(1000, 1000 - failed - quarantined, failed, quarantined, 0)
     values = {"status": BatchStatus.SETTLED, "held_reason": None, **fields}
     return Summary(
@@ -41,11 +41,11 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, **fields):
         ({"quarantined": 2}, Outcome.QUARANTINED, 4),
         ({"quarantined": 2, "accepted": 1}, Outcome.QUARANTINED, 4),
         ({"quarantined": 2, "accepted": 2}, Outcome.COMPLETE, 0),
-        ({"failed": 290, "tolerate": 0.29}, Outcome.COMPLETE, 0),
-        ({"failed": 5, "quarantined": 5, "tolerate": 0.01}, Outcome.COMPLETE, 0),
-        ({"failed": 6, "quarantined": 5, "tolerate": 0.01}, Outcome.INCOMPLETE, 3),
-        ({"quarantined": 11, "tolerate": 0.01}, Outcome.QUARANTINED, 4),
-        ({"failed": 5, "tolerate": 0.01, "pending": (SINKS,)}, Outcome.INCOMPLETE, 3),
+        ({"failed": 290, "allow_failed": 0.29}, Outcome.COMPLETE, 0),
+        ({"failed": 5, "quarantined": 5, "allow_failed": 0.01}, Outcome.COMPLETE, 0),
+        ({"failed": 6, "quarantined": 5, "allow_failed": 0.01}, Outcome.INCOMPLETE, 3),
+        ({"quarantined": 11, "allow_failed": 0.01}, Outcome.QUARANTINED, 4),
+        ({"failed": 5, "allow_failed": 0.01, "pending": (SINKS,)}, Outcome.INCOMPLETE, 3),
         ({"pending": (COMBINES,)}, Outcome.INCOMPLETE, 3),
         ({"pending": (STATES,)}, Outcome.COMPLETE, 0),
         ({"status": BatchStatus.HELD}, Outcome.INCOMPLETE, 1),
@@ -113,9 +113,9 @@ def test_advice_for_what_is_not_published(pending):
 def test_what_is_tolerated_is_named():
     """A run that is green with failures says how many of how many, and how to replay them."""
     advice = advise(
-        summary(failed=5, quarantined=2, tolerate=0.01, cases=(case("join", records=5),))
+        summary(failed=5, quarantined=2, allow_failed=0.01, cases=(case("join", records=5),))
     )
-    assert "7 of 1,000 records of batch 3 are tolerated (tolerate=0.01)" in advice.because
+    assert "7 of 1,000 records of batch 3 are tolerated (allow_failed=0.01)" in advice.because
     assert ANY_TARGET in str(advice)
 
 
@@ -156,4 +156,4 @@ def test_report():
 def test_tolerate_is_a_share(share):
     """A share of failures that is none, or all of the records, is refused at the declaration."""
     with pytest.raises(DeclarationError, match="from 0 to less than 1"):
-        Pipeline("p", tolerate=share)
+        Pipeline("p", allow_failed=share)

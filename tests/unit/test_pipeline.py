@@ -312,10 +312,10 @@ def test_declarations_that_cannot_work(spoil, message):
     ("option", "value", "expected"),
     [
         ("max_replays", -1, "0 or more"),
-        ("ackers", 2, "True or False"),
-        ("ackers", 0, "True or False"),
-        ("max_failed_ratio", 1.5, "0 to 1, or None"),
-        ("tolerate", 1, "a share of the records, from 0 to less than 1"),
+        ("tracking", 2, "True or False"),
+        ("tracking", 0, "True or False"),
+        ("hold_above", 1.5, "0 to 1, or None"),
+        ("allow_failed", 1, "a share of the records, from 0 to less than 1"),
         ("max_anchors", 0, "1 or more"),
         ("max_pending", 0, "1 or more, or None"),
         ("replay_limit", 0, "1 or more, or None"),
@@ -368,7 +368,7 @@ def test_shipped_pipelines_load():
     assert [step.name for step in load_pipeline("jobs.flights:pipeline").steps()] == [
         "departures", "parse", "with_plane", "with_weather", "warehouse",
     ]  # fmt: skip
-    assert load_pipeline("jobs.wordcount:pipeline").ackers is True
+    assert load_pipeline("jobs.wordcount:pipeline").tracking is True
 
 
 def test_two_sinks_of_one_path():

@@ -15,7 +15,7 @@ from ledger.pipeline.steps import base
 from ledger.sinks.postgres import declared, refusals
 from ledger.sources.files import lines, multiline
 from ledger.sources.parsing import patterns, values
-from ledger.sources.table import connection
+from ledger.sources.sql import connection
 from ledger.store.connection import QUERY_TIMEOUT
 from ledger.store.queries import pages
 from ledger.types import ddl
@@ -41,7 +41,7 @@ CLUMSY = {
     r"rather than broken": "the step that failed most of them",
     r"take[sn]? up": "replay, retry",
     r"throughput": "times as long",
-    r"trips no breaker": "does not count towards max_failed_ratio",
+    r"trips no breaker": "does not count towards hold_above",
     r"under way": "running",
     r"waits? for a person": "needs a decision",
     r"what a (?:batch takes of a source|source hears)": "Incremental sources, Callbacks",
@@ -127,7 +127,7 @@ def sentences(module):
 
 
 def _is_sql(module, text):
-    places = ("ledger/store/", "ledger/sources/table/", "ledger/sinks/postgres/")
+    places = ("ledger/store/", "ledger/sources/sql/", "ledger/sinks/postgres/")
     return named(module).startswith(places) and _SQL.search(text)
 
 

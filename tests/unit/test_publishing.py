@@ -101,8 +101,8 @@ def test_a_lost_file_asks_for_the_interval(explained):
         " the task that failed. "
     )
     command = (
-        "Or reprocess the interval: ackledger run MODULE:PIPELINE --interval-start 2013-01-01"
-        " --interval-end 2013-01-02 --reprocess"
+        "Or reprocess the interval: ackledger run MODULE:PIPELINE --from 2013-01-01"
+        " --to 2013-01-02 --reprocess"
     )
     assert explained(lost) == (beginning + command, [])
     text, _ = explained(lost, dag="shop")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from ledger import FileSource, ParquetSink, Pipeline, TableSource
+from ledger import FileSource, ParquetSink, Pipeline, SqlSource
 from ledger.batch.claims import Prospect, _latest
 from ledger.batch.records.held_values import texts
 from ledger.batch.records.record_rows import _described
@@ -27,7 +27,7 @@ from ledger.errors import (
     redacted,
 )
 from ledger.sources.base import Scope
-from ledger.sources.table.queries import _as_stored, _checked
+from ledger.sources.sql.queries import _as_stored, _checked
 from ledger.spark.failures import explained
 from ledger.store.connection import Database
 from ledger.store.queries.claims import NextRange
@@ -177,7 +177,7 @@ def test_what_fails_before_a_batch_is_open_quotes_no_value(tmp_path):
     with sa.create_engine(url).begin() as connection:
         connection.exec_driver_sql("CREATE TABLE people (email TEXT NOT NULL)")
         connection.exec_driver_sql("INSERT INTO people VALUES (x'616E6E40782E6F7267')")
-    table = TableSource(url, table="people", cursor="email", schema="email STRING")
+    table = SqlSource(url, table="people", cursor="email", schema="email STRING")
     now, interval = datetime(2013, 1, 1, tzinfo=UTC), Interval(datetime.min, datetime.max)
     scope = Scope(None, "people", "people", interval, now, list)
 
@@ -196,7 +196,7 @@ def test_what_fails_before_a_batch_is_open_quotes_no_value(tmp_path):
 
 def test_what_a_table_s_cursor_holds_is_a_quote():
     """A cursor that is none is shown; SQLite has any value in any column."""
-    source = TableSource("sqlite://", table="people", cursor="email", schema="email STRING")
+    source = SqlSource("sqlite://", table="people", cursor="email", schema="email STRING")
     people = SimpleNamespace(source=source)
     for wrong in (lambda: _checked(source, b"ann"), lambda: _as_stored(people, b"ann", None)):
         with pytest.raises(InputError, match="b'ann'") as caught:

@@ -73,7 +73,7 @@ def test_an_option_says_what_may_be_given():
     """Whether it has to be given, which values there are, and which counts if none is."""
     page = site.commands()
     run, backfill = (page.partition(f"## {name}\n")[2] for name in ("run", "backfill"))
-    start = run.partition("| `--interval-start` |")[2].partition("\n")[0]
+    start = run.partition("| `--from` |")[2].partition("\n")[0]
     assert start.endswith("UTC by default. Required. |")
     every = backfill.partition("| `--every` |")[2].partition("\n")[0]
     assert "`hour`, `day`, `week`, `month`" in every

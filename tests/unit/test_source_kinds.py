@@ -11,7 +11,7 @@ FILES = sorted(
     for path in (ROOT / "ledger").rglob("*.py")
     if (ROOT / "ledger" / "sources") not in path.parents
 )
-KINDS = {"FileSource", "TableSource", "OffsetSource", "Files", "Table", "Offsets"}
+KINDS = {"FileSource", "SqlSource", "OffsetSource", "Files", "Table", "Offsets"}
 KINDS |= {"Reader", "TableReader", "OffsetReader"}
 
 

@@ -1,4 +1,4 @@
-"""What a TableSource accepts, what it shows of itself, and how values fit declared types."""
+"""What a SqlSource accepts, what it shows of itself, and how values fit declared types."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -21,11 +21,11 @@ from pyspark.sql.types import (
 )
 from sqlalchemy import create_engine
 
-from ledger import TableSource
+from ledger import SqlSource
 from ledger.errors import ConfigurationError, DeclarationError, IntegrityError
 from ledger.sources.cursor import from_text, to_text
-from ledger.sources.table.timestamps import TimestampForm
-from ledger.sources.table.writers import POLL_SECONDS, RunningTransaction, outwait
+from ledger.sources.sql.timestamps import TimestampForm
+from ledger.sources.sql.writers import POLL_SECONDS, RunningTransaction, outwait
 from ledger.types.fitting import of_table
 from ledger.types.raw_rows import from_raw, raw
 
@@ -35,21 +35,21 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 def source(**changed):
     options = {"url": URL, "table": "orders", "cursor": "id", "schema": "id bigint", **changed}
-    return TableSource(**options)
+    return SqlSource(**options)
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"url": " "}, "url of a TableSource: expected an SQLAlchemy URL or env:NAME"),
+        ({"url": " "}, "url of a SqlSource: expected an SQLAlchemy URL or env:NAME"),
         ({"url": "env:"}, "a name after env:"),
         ({"url": "host:secret"}, "the url of table 'orders' is not a URL"),
         ({"url": "postgresql://reader:secret@host:port/shop"}, "is not a URL"),
-        ({"table": ""}, "table of a TableSource"),
+        ({"table": ""}, "table of a SqlSource"),
         ({"table": "a.b.c"}, "table 'a.b.c': expected a name or schema.table"),
         ({"table": ".orders"}, "table '.orders': expected a name or schema.table"),
-        ({"cursor": ""}, "cursor of a TableSource"),
-        ({"schema": ""}, "schema of a TableSource"),
+        ({"cursor": ""}, "cursor of a SqlSource"),
+        ({"schema": ""}, "schema of a SqlSource"),
         (
             {"schema": StructType([StructField("item", StringType())])},
             r"cursor 'id' of 'orders': expected a column of the schema \(item\)",

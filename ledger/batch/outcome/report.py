@@ -56,8 +56,8 @@ def _lost(summary: Summary) -> Iterator[str]:
     if policy.tolerated:
         yield (
             f"{policy.lost:,} of {policy.records:,} records of batch {summary.original_id} are "
-            f"tolerated (tolerate={policy.tolerate:.4g}): they are failed or quarantined, and are "
-            "replayed as ever"
+            f"tolerated (allow_failed={policy.allow_failed:.4g}): they are failed or "
+            "quarantined, and are replayed as ever"
         )
         return
     if roots.failed:

@@ -37,14 +37,14 @@ class Policy:
     ``records``: number of all their records.
     """
 
-    tolerate: float
+    allow_failed: float
     lost: int
     records: int
 
     @property
     def tolerated(self) -> bool:
         """Whether records are lost, and no more of them than are tolerated."""
-        return self.lost > 0 and self.lost / self.records <= self.tolerate
+        return self.lost > 0 and self.lost / self.records <= self.allow_failed
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         row.held_reason,
         batch.original_id,
         row.accepted,
-        Policy(batch.tolerate, lost, family.total),
+        Policy(batch.allow_failed, lost, family.total),
         database.transact(lambda c: follow_ups.pending(c, batch_id)),
         tuple(cases),
         database.transact(lambda c: stands_at(c, batch)) if undecided else None,

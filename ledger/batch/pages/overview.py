@@ -140,7 +140,7 @@ def _state(row: ListedBatch) -> str:
     if row.status != BatchStatus.SETTLED:
         return str(row.status)
     lost = row.failed + row.quarantined
-    if lost > row.accepted and Policy(row.tolerate, lost, row.total).tolerated:
+    if lost > row.accepted and Policy(row.allow_failed, lost, row.total).tolerated:
         return "tolerated"
     if row.failed:
         return "failed"

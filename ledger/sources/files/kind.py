@@ -54,10 +54,7 @@ class Files(Source):
         elif path_templates.is_fixed(self.place):
             path = settings.data_path(self.place)
         else:
-            return (
-                f"{self.place} depends on the run: give --interval-start and --interval-end to "
-                "look for its files"
-            )
+            return f"{self.place} depends on the run: give --from and --to to look for its files"
         none_due = self.incremental or self._declared.allow_missing
         count = len(listing.find_files(name, path, allow_missing=none_due))
         matching = quantity(count, "file matches", "files match")

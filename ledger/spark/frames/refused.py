@@ -184,8 +184,8 @@ def _roots(rows: DataFrame) -> DataFrame:
 
 
 def _require_records(run: OpenedRun, step: SinkStep, roots: DataFrame) -> None:
-    if not run.batch.ackers:
-        bare, why = roots, "with ackers=False no record can fail"
+    if not run.batch.tracking:
+        bare, why = roots, "with tracking=False no record can fail"
     else:
         bare, why = roots.where(F.col(ROOT).isNull()), "no record is theirs"
     row = bare.first()

@@ -41,7 +41,7 @@ def stage_rows(
         _close_staging(Path(without_file_scheme(folder)))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")
     with session_conf(rows.sparkSession, _ADAPTIVE if names else {}):
-        rows = _clustered(rows, step)
+        rows = _rebalanced(rows, step)
         if wrote is not None:
             # The last node before the writer: in front of the exchange the witness would be in a
             # task of its map stage, whose retry counts its rows twice.
@@ -50,13 +50,13 @@ def stage_rows(
     return take_manifest(folder)
 
 
-def _clustered(rows: DataFrame, step: SinkStep) -> DataFrame:
+def _rebalanced(rows: DataFrame, step: SinkStep) -> DataFrame:
     """The rows of each of the sink's folders together, unless it is declared with
-    ``cluster=False``: a batch leaves one file a folder instead of one a task and folder. Spark
+    ``rebalance=False``: a batch leaves one file a folder instead of one a task and folder. Spark
     splits what is skewed.
     """
     names = step.sink.partition_by
-    if not names or not getattr(step.sink, "cluster", True):  # a sink of one's own may lack it
+    if not names or not getattr(step.sink, "rebalance", True):  # a sink of one's own may lack it
         return rows
     return rows.hint("rebalance", *(F.col(f"`{name}`") for name in names))
 

@@ -82,7 +82,7 @@ def _redaction(pipeline: Pipeline) -> Redaction:
 def _reserved(job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest) -> RootRange:
     """The roots of a snapshot, one for each tracked record, and how many share a span."""
     roots = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
-    span = (step.span or span_of(roots)) if run.batch.ackers else 1
+    span = (step.span or span_of(roots)) if run.batch.tracking else 1
     first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots, span))
     return RootRange(first_root, roots, span)
 

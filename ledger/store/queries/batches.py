@@ -56,16 +56,16 @@ class Batch:
     message_timeout_seconds: float
     max_batch_age_seconds: float
     max_replays: int
-    max_failed_ratio: float | None
+    hold_above: float | None
     replay_limit: int | None
     replay_backoff_seconds: float
     replay_backoff_cap_seconds: float
-    ackers: bool
+    tracking: bool
     released: bool
     replaces_batch_id: int | None
     guarantee: Guarantee
     settle: SettlePolicy
-    tolerate: float
+    allow_failed: float
     settled_at: datetime | None
     roots: int | None
     failed_roots: int | None
@@ -110,9 +110,9 @@ SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, p.created_at AS pipeline_s
        b.interval_end, b.params, b.selection, b.held_for, b.held_reason,
        (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
-       b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
-       b.failed_roots, b.files_expired_at, b.first_attempt, p.tolerate, p.target,
-       p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio,
+       b.tracking, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
+       b.failed_roots, b.files_expired_at, b.first_attempt, p.allow_failed, p.target,
+       p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.hold_above,
        p.replay_limit, p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
 """
@@ -183,11 +183,11 @@ def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     """Insert a new open batch with its steps, and return its number."""
     statement = text("""
         INSERT INTO batch (pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id,
-                           status, interval_start, interval_end, params, selection, ackers,
+                           status, interval_start, interval_end, params, selection, tracking,
                            replaces_batch_id, guarantee, settle)
         VALUES (:pipeline_id, :steps_version, :kind, :original_batch_id, :dag_id, :run_id, 'open',
                 :interval_start, :interval_end, cast(:params AS jsonb), cast(:selection AS jsonb),
-                :ackers, :replaces_batch_id, :guarantee, :settle)
+                :tracking, :replaces_batch_id, :guarantee, :settle)
         RETURNING batch_id
     """)
     version = declare_steps(connection, values["pipeline_id"], values["topology"])
@@ -359,7 +359,7 @@ def release_batch(connection: Connection, batch_id: int) -> bool:
 
 
 def set_released(connection: Connection, batch_id: int, released: bool) -> None:
-    """Set whether a batch may settle above ``max_failed_ratio``."""
+    """Set whether a batch may settle above ``hold_above``."""
     connection.execute(
         text("UPDATE batch SET released = :released WHERE batch_id = :id"),
         {"id": batch_id, "released": released},

@@ -1,4 +1,4 @@
-"""Statements about batches that ``max_failed_ratio`` holds: their number of failed records, and the
+"""Statements about batches that ``hold_above`` holds: their number of failed records, and the
 preview of their failures, which is kept while the batch is on hold.
 """
 

@@ -29,7 +29,7 @@ class ListedBatch(Counts):
     ``replaced_by``: the batch that reads its interval instead.
     """
 
-    tolerate: float
+    allow_failed: float
     deadline: datetime
     unpublished: bool
     failed_at_settlement: int | None
@@ -129,7 +129,7 @@ class ListedRecord:
 
 
 _BATCHES = """
-    SELECT s.*, p.tolerate,
+    SELECT s.*, p.allow_failed,
            s.opened_at + make_interval(secs => p.max_batch_age_seconds) AS deadline,
            EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = s.batch_id) AS unpublished,
            b.failed_roots AS failed_at_settlement,
@@ -213,7 +213,7 @@ _OF_SETTLED = """
     CROSS JOIN LATERAL (
       SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
         AND m.status IN ('failed', 'replaying', 'quarantined')
-      OFFSET floor(p.tolerate::numeric * b.roots) LIMIT 1
+      OFFSET floor(p.allow_failed::numeric * b.roots) LIMIT 1
     ) beyond WHERE b.kind = 'original' AND b.status = 'settled'
 """
 _WAITING = (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.run_request import Interval
 from ledger.sources.base import Claim, Scope, Source, SourceReader
 from ledger.sources.cursor import from_text, to_text
-from ledger.sources.table.source import TableSource
+from ledger.sources.sql.source import SqlSource
 from ledger.types import ddl
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Table(Source):
-    """The ``Source`` of a TableSource."""
+    """The ``Source`` of a SqlSource."""
 
     incremental = True
     by_offset = True
     layout: Mapping[str, Any] = {"closed": True}
 
-    def __init__(self, declared: TableSource):
+    def __init__(self, declared: SqlSource):
         self._declared = declared
         self.schema = declared.schema
         self.place = f"table {declared.table}"
@@ -37,7 +37,7 @@ class Table(Source):
         Raises InputError unless the table is there and has the schema's columns, and a cursor of a
         type that can be one.
         """
-        from ledger.sources.table import queries, timestamps
+        from ledger.sources.sql import queries, timestamps
 
         names = ddl.columns(self.schema) or {self._declared.cursor: ""}
         self._declared.require_cursor(list(names))
@@ -49,7 +49,7 @@ class Table(Source):
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
         """The rows above ``start``, up to where no row can appear any more."""
-        from ledger.sources.table import queries
+        from ledger.sources.sql import queries
 
         bound = queries.safe_bound(self._declared, scope.now)
         after = None if start is None else from_text(start)
@@ -58,6 +58,6 @@ class Table(Source):
 
     def reader(self, spark: "SparkSession") -> SourceReader:
         """Return the reader of ranges of the table, with one Spark task for each range."""
-        from ledger.sources.table.reader import TableReader
+        from ledger.sources.sql.reader import TableReader
 
         return TableReader(spark, self._declared)

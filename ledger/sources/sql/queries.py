@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 from ledger.core.text import quantity
 from ledger.errors import InputError, NotReadyError
 from ledger.sources.cursor import Range, Value
-from ledger.sources.table.connection import SourceTable, asking, connected, find_table
-from ledger.sources.table.source import TableSource
-from ledger.sources.table.timestamps import TimestampForm, timestamp_form
-from ledger.sources.table.writers import (
+from ledger.sources.sql.connection import SourceTable, asking, connected, find_table
+from ledger.sources.sql.source import SqlSource
+from ledger.sources.sql.timestamps import TimestampForm, timestamp_form
+from ledger.sources.sql.writers import (
     POLL_SECONDS,
     Relations,
     RunningTransaction,
@@ -31,7 +31,7 @@ from ledger.sources.table.writers import (
 ROWS_PER_FETCH = 10_000
 
 
-def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> Value | None:
+def safe_bound(source: SqlSource, now: datetime, wait_seconds: float = 30) -> Value | None:
     """The greatest cursor value at or below which no row can appear any more; None: no row is safe.
 
     Rows up to it must be read by a later transaction. Waits up to ``wait_seconds`` for transactions
@@ -65,7 +65,7 @@ def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> 
 
 
 def reach(
-    source: TableSource, after: Value | None, bound: Value | None, most: int | None
+    source: SqlSource, after: Value | None, bound: Value | None, most: int | None
 ) -> Value | None:
     """Return the cursor value up to which at most ``most`` rows lie, of those with ``after`` <
     cursor <= ``bound``; None: there are none.
@@ -125,7 +125,7 @@ def _require_ahead(connection: Connection, table: SourceTable, after: Value | No
     )
 
 
-def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -> list[Range]:
+def slices(source: SqlSource, after: Value | None, bound: Value, parts: int) -> list[Range]:
     """At most ``parts`` ranges (after, upto] of about equal rows, in order, together (after,
     bound].
 
@@ -143,14 +143,14 @@ def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -
     return list(zip(starts, [*ends, bound], strict=True))
 
 
-def require_columns(source: TableSource, columns: Sequence[str]) -> SourceTable:
+def require_columns(source: SqlSource, columns: Sequence[str]) -> SourceTable:
     """The source's table. Raises InputError unless it is there and has these columns."""
     with connected(source) as connection, asking(connection):
         return find_table(connection, source, columns)
 
 
 def rows(
-    source: TableSource,
+    source: SqlSource,
     columns: Sequence[str],
     after: Value | None,
     upto: Value,
@@ -335,7 +335,7 @@ def _as_stored(table: SourceTable, top: object, limit: date) -> str:
     return limit.isoformat("T" if top and top[10:11] == "T" else " ", "microseconds")
 
 
-def _checked(source: TableSource, value: object) -> Value:
+def _checked(source: SqlSource, value: object) -> Value:
     """The value, if it can be compared with greater ones and stored in the ledger."""
     is_orderable = isinstance(value, int | Decimal | date | str) and not isinstance(value, bool)
     if not is_orderable or (isinstance(value, Decimal) and not value.is_finite()):
@@ -359,6 +359,6 @@ def _count(connection: Connection, table: SourceTable, *where: sa.ColumnElement[
 
 
 @contextmanager
-def _table(source: TableSource) -> Iterator[tuple[Connection, SourceTable]]:
+def _table(source: SqlSource) -> Iterator[tuple[Connection, SourceTable]]:
     with connected(source) as connection, asking(connection):
         yield connection, find_table(connection, source, [source.cursor])

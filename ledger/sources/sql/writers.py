@@ -14,7 +14,7 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from ledger.errors import InputError
-from ledger.sources.table.connection import APPLICATION, SourceTable, asking
+from ledger.sources.sql.connection import APPLICATION, SourceTable, asking
 
 POLL_SECONDS = 0.2
 _BY_CODE_POINT = ("C", "POSIX", "ucs_basic", "C.UTF-8", "C.utf8", "pg_c_utf8")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TableSource:
+class SqlSource:
     """A table of a database, read incrementally: each run takes the rows that came since the last.
 
     ``url``: an SQLAlchemy URL, or ``env:NAME``, the environment variable that holds it wherever
@@ -104,19 +104,19 @@ def _is_empty(value: object) -> bool:
 _FAULTS: tuple[Fault, ...] = (
     (
         lambda it: _is_empty(it.url),
-        "url of a TableSource: expected an SQLAlchemy URL or env:NAME",
+        "url of a SqlSource: expected an SQLAlchemy URL or env:NAME",
     ),
     (
         lambda it: it.url.startswith("env:") and _is_empty(addresses.variable_of(it.url)),
-        "url of a TableSource: expected a name after env:",
+        "url of a SqlSource: expected a name after env:",
     ),
     (
         lambda it: _is_empty(it.table),
-        "table of a TableSource: expected a name such as orders or shop.orders, found {it.table!r}",
+        "table of a SqlSource: expected a name such as orders or shop.orders, found {it.table!r}",
     ),
     (
         lambda it: _is_empty(it.cursor),
-        "cursor of a TableSource: expected a column that grows with every insert, found"
+        "cursor of a SqlSource: expected a column that grows with every insert, found"
         " {it.cursor!r}",
     ),
     (
@@ -125,7 +125,7 @@ _FAULTS: tuple[Fault, ...] = (
     ),
     (
         lambda it: isinstance(it.schema, str) and _is_empty(it.schema),
-        "schema of a TableSource: expected a StructType or a DDL string, found {it.schema!r}",
+        "schema of a SqlSource: expected a StructType or a DDL string, found {it.schema!r}",
     ),
     (
         lambda it: it.lag is not None and not 0 < it.lag_seconds < float("inf"),

@@ -15,7 +15,7 @@ from sqlalchemy.exc import NoSuchTableError
 from ledger.databases.connections import engine_of
 from ledger.databases.driver_errors import Report, Trouble, translated
 from ledger.errors import InputError, LedgerError, UnavailableError
-from ledger.sources.table.source import TableSource
+from ledger.sources.sql.source import SqlSource
 
 # Sessions of this name only read, and need not be waited for.
 APPLICATION = "ackledger table source"
@@ -36,7 +36,7 @@ class SourceTable:
     may not be null; ``dialect``: its database's kind.
     """
 
-    source: TableSource
+    source: SqlSource
     declared: dict[str, sa.types.TypeEngine[Any]]
     required: frozenset[str]
     dialect: str
@@ -79,7 +79,7 @@ class SourceTable:
 
 
 @contextmanager
-def connected(source: TableSource, *, stream: bool = False) -> Iterator[Connection]:
+def connected(source: SqlSource, *, stream: bool = False) -> Iterator[Connection]:
     """A connection to the source's database, from an engine of its own that is disposed of.
 
     ``stream``: to read rows, in one read-only transaction. Raises InputError when the database
@@ -114,9 +114,7 @@ def asking(connection: Connection) -> Iterator[None]:
         yield
 
 
-def find_table(
-    connection: Connection, source: TableSource, columns: Collection[str]
-) -> SourceTable:
+def find_table(connection: Connection, source: SqlSource, columns: Collection[str]) -> SourceTable:
     """The source's table. Raises InputError unless it is there and has ``columns``."""
     try:
         table_columns = sa.inspect(connection).get_columns(
@@ -142,7 +140,7 @@ def find_table(
     )
 
 
-def _require_file(source: TableSource) -> None:
+def _require_file(source: SqlSource) -> None:
     """SQLite would make an empty database of a file that is not there."""
     url = source.address
     path = url.database
@@ -161,7 +159,7 @@ def _keep_bytes(connection: Any, _record: object) -> None:
 class ReadFrom:
     """The database of a source, as its errors name it."""
 
-    source: TableSource
+    source: SqlSource
 
     @property
     def password(self) -> str | None:

@@ -7,7 +7,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from ledger.errors import InputError
-from ledger.sources.table.connection import SourceTable
+from ledger.sources.sql.connection import SourceTable
 
 _DAY = timedelta(days=1)
 _AHEAD = 2 * _DAY  # more than the easternmost zone, or a clock that is a little fast

@@ -1,4 +1,4 @@
-"""Reads what a TableSource declares: ranges of a table's cursor, one Spark task each."""
+"""Reads what a SqlSource declares: ranges of a table's cursor, one Spark task each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,8 +13,8 @@ from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW
 from ledger.sources.base import Claim, SourceReader
 from ledger.sources.cursor import Range, from_text
 from ledger.sources.parsing.typed import aligned, check_schema, struct
-from ledger.sources.table import queries as source_tables
-from ledger.sources.table.source import TableSource
+from ledger.sources.sql import queries as source_tables
+from ledger.sources.sql.source import SqlSource
 from ledger.types.fitting import Fitting, Misfit, of_table
 from ledger.types.raw_rows import from_raw, raw
 
@@ -31,7 +31,7 @@ class TableReader(SourceReader):
     read.
     """
 
-    def __init__(self, spark: SparkSession, source: TableSource):
+    def __init__(self, spark: SparkSession, source: SqlSource):
         self._spark = spark
         self._source = source
         self.schema = struct(source.schema)
@@ -84,7 +84,7 @@ class TableReader(SourceReader):
 
 
 def _read(
-    source: TableSource,
+    source: SqlSource,
     schema: StructType,
     fitting: Fitting,
     ranges: Sequence[Range],
