@@ -1,1 +1,1 @@
-"""What tracking costs: the same work with and without it, in interleaved rounds of one session."""
+"""Benchmarks: the same work with and without tracking, in interleaved rounds of one session."""

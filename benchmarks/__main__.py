@@ -75,7 +75,7 @@ def main() -> int:
     of = {"commit": commit(), "rounds": arguments.rounds}
 
     def keep(name: str, figures: dict[str, Any]) -> None:
-        """What one took an hour to measure is not lost with the next."""
+        """Keep the results of one benchmark when the next fails."""
         results.update(figures, machine=machine())
         results["measured"] = results.get("measured", {}) | {name: of}
         published.RESULTS.write_text(json.dumps(results, indent=2) + "\n")
@@ -345,14 +345,14 @@ FIGURES = (*_DRIVERS, *_WARM)
 
 
 def commit() -> str:
-    """What was measured: the commit, and whether files differ from it."""
+    """Return the commit that was measured, and whether files differ from it."""
     described = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     done = subprocess.run(described, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
+    """Return a description of the machine."""
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),

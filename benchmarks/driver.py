@@ -1,4 +1,4 @@
-"""Where the CPU seconds of a driver go that runs a small batch: its JVM, imports, session, and
+"""CPU seconds of a driver that runs a small batch, by part: its JVM, imports, session, and
 each of its steps.
 """
 

@@ -1,4 +1,4 @@
-"""What ``spark-submit`` runs to see where a driver's CPU seconds go: five steps of a small
+"""Program of ``spark-submit`` that measures a driver's CPU seconds: five steps of a small
 batch, one after the other.
 
 It writes the CPU seconds of its JVM, of itself and of the Python workers at the end of each

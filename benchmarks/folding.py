@@ -1,4 +1,4 @@
-"""What the kernel of the fold takes by itself: rows a second, read and folded by two tasks, and
+"""Speed of the fold's kernel by itself: rows a second, read and folded by two tasks, and
 deltas a second, posted by the driver.
 """
 

@@ -1,5 +1,5 @@
-"""What exactly once costs, and that publishing a clean batch costs time by its files, not by its
-rows.
+"""Cost of exactly once, and a check that publishing a clean batch takes time by its files, not by
+its rows.
 """
 
 import statistics

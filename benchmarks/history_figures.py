@@ -1,4 +1,4 @@
-"""What years of history cost: sweep, opening a batch, status and the first page of each view, in a
+"""Cost of years of history: sweep, opening a batch, status and the first page of each view, in a
 ledger of 10,000 batches and in an empty one; and the page of a batch with a million failures.
 """
 
@@ -68,7 +68,7 @@ _ROUNDS = 3  # of these for one of the others: they take milliseconds
 
 @dataclass(frozen=True)
 class Action:
-    """What is timed, and what makes the ledger as it was, which is not."""
+    """A statement to time, and one that restores the ledger, which is not timed."""
 
     run: Callable[[], object]
     undo: Callable[[], object] = lambda: None
@@ -157,7 +157,7 @@ def _medians(
 
 
 def _actions(database: Database, settings: Settings) -> dict[str, Action]:
-    """What is measured, by name. Of a record and a batch: one that lived and failed here."""
+    """Each measured call by name. Of a record and a batch: one that lived and failed here."""
     batch = live(database, settings, pipeline(4), -1)
     sweep_once(database)
     (record,) = database.transact(lambda c: c.execute(text(_A_RECORD)).scalars())
@@ -207,13 +207,13 @@ def _opening(database: Database, settings: Settings) -> Action:
 
 
 def _status(database: Database) -> None:
-    """As ``ackledger status`` asks."""
+    """Run the queries of ``ackledger status``."""
     database.transact(lambda c: reports.recent_batches(c, None, 20), engine=database.reader)
     database.transact(waiting_states, engine=database.reader)
 
 
 def _first_view(database: Database) -> None:
-    """As the pages in Airflow ask: the overview of all pipelines, and the calendar of one."""
+    """Run the queries of the pages in Airflow: the overview of all, and the calendar of one."""
     names = overview.pipelines(database)
     overview.overview(database, names)
     if names:

@@ -80,7 +80,7 @@ def _post(run: OpenedRun, deltas: Deltas, connection: Connection) -> None:
 
 
 def _follow(connection: Connection, batch: Batch, failed: Longs) -> None:
-    """What follows the settlement: content is kept, sinks publish, the source is notified."""
+    """Cost of what follows a settlement: content is kept, sinks publish, the source is notified."""
     rows = [(int(n), batch.batch_id, int(n), None, "{}", True, None, None) for n in failed]
     payloads.insert(connection, rows)
     for row in publications.pending(connection, batch.batch_id):

@@ -1,5 +1,5 @@
-"""What a few lost records cost a large batch: ten million records, of which none, one, a hundred or
-ten thousand are lost in its last stage.
+"""Cost of a few lost records in a large batch: ten million records, of which none, one, a hundred
+or ten thousand are lost in its last stage.
 """
 
 import shutil

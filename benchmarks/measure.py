@@ -57,7 +57,7 @@ class Times:
 
     @property
     def total(self) -> float:
-        """What a user waits for."""
+        """Seconds from start to published rows: what a user waits for."""
         return self.steps + self.settle + self.publish
 
 
@@ -87,7 +87,7 @@ class FoldLog(logging.Handler):
             self._folds.append(Fold(int(rows), float(seconds_), str(way)))
 
     def take(self) -> list[Fold]:
-        """What was collected since this was last asked."""
+        """Return what was collected since the last call."""
         taken, self._folds = self._folds, []
         return taken
 

@@ -36,7 +36,7 @@ class Batches:
         self.step_seconds[name] = time.perf_counter() - started
 
     def source(self, format: str, schema: str, path: Path, **options: str) -> DataFrame:
-        """What a pipeline begins with."""
+        """Return the frame that a pipeline begins with."""
         return self.spark.read.format(format).schema(schema).options(**options).load(str(path))
 
     def stage(self, rows: DataFrame, folder: Path) -> None:

@@ -74,11 +74,11 @@ class _Shown:
         return format(self.results[key] * scale, digits)
 
     def inverse(self, key: str, digits: str = ".1f") -> str:
-        """Of a ratio of throughputs: how many times as long it takes."""
+        """Return how many times as long it takes, from a ratio of throughputs."""
         return format(1 / self.results[key], digits)
 
     def times(self, name: str, other: str) -> str:
-        """How many times as long tracked takes as another variant."""
+        """Return how many times as long tracked takes as another variant."""
         key = f"{name}.tracked_over_{other}_throughput"
         return self.inverse(key) if key in self.results else NOT_MEASURED
 
@@ -151,7 +151,7 @@ def large(results: Results) -> str:
 
 
 def million(results: Results) -> str:
-    """What a million records cost beside the work itself."""
+    """Return the cost of a million records beside the work itself."""
     works = measured_works(results)
     columns = [_million(results, name) for name in works]
     rows = zip(
@@ -293,7 +293,7 @@ def aims(results: Results) -> str:
 
 @dataclass(frozen=True)
 class _Aim:
-    """What a figure is to be at most, or, of a ``rate``, at least. ``digits``: of the figure."""
+    """Bound of a figure: at most this, or, of a ``rate``, at least. ``digits``: of the figure."""
 
     what: str
     aim: float
@@ -348,7 +348,7 @@ def _settlement_aims(show: _Shown) -> Iterable[_Aim]:
 
 
 def _scale_aims(show: _Shown) -> Iterable[_Aim]:
-    """How flat seconds and memory stay. The smallest size needs no Python workers."""
+    """Return how seconds and memory grow with size. The smallest size needs no Python workers."""
     by_size: dict[str, dict[str, Any]] = show.results.get("scale", {}).get("tracked", {})
     if not by_size:
         return
@@ -501,7 +501,7 @@ def scale(results: Results) -> str:
 
 
 def losses(results: Results) -> str:
-    """What some lost records of ten million cost."""
+    """Return the cost of some lost records of ten million."""
     if "losses" not in results:
         return "Not measured yet."
     rows = (
@@ -558,7 +558,7 @@ def sizes(results: Results) -> str:
 
 
 def volumes(results: Results) -> str:
-    """What larger batches take, by arithmetic."""
+    """Return what larger batches take, by arithmetic."""
     rows = [(what, *cells, how) for what, cells, how in volume_lines(results, FLIGHTS)]
     return table(("", "1 million", "100 million", "1 billion", ""), rows)
 

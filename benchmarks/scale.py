@@ -77,7 +77,7 @@ def _in_process(home: Path, records: int, variant: str, rounds: int) -> dict[str
 
 
 def figures_of(home: Path, records: int, variant: str, rounds: int) -> dict[str, Any]:
-    """What one size takes in one variant, in a session that has run a million records before."""
+    """Measure one size in one variant, in a session that has run a million records before."""
     session = build_session("scale", "local[2]")
     ledger_rows: dict[str, int] = {}
     if variant == "tracked":

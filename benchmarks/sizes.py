@@ -1,4 +1,4 @@
-"""What a batch takes on disk: its snapshot and outputs, its deltas while it is open, and its failed
+"""Size of a batch on disk: its snapshot and outputs, its deltas while it is open, and its failed
 records afterwards.
 """
 
@@ -62,7 +62,7 @@ def _rows(database: Database, table: str) -> int:
 
 
 def _bytes(database: Database, table: str) -> int:
-    """With its indexes."""
+    """Return the size of a table with its indexes."""
     statement = text("SELECT pg_total_relation_size(CAST(:table AS regclass))")
     with database.owner.begin() as connection:
         return int(connection.execute(statement, {"table": table}).scalar_one())

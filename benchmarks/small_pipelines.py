@@ -9,17 +9,17 @@ SCHEMA = "id INT, shop STRING, items INT"
 
 
 def priced(orders: DataFrame) -> DataFrame:
-    """What an order costs."""
+    """Add the cost of an order."""
     return orders.withColumn("cents", F.col("items") * 250)
 
 
 def taxed(priced: DataFrame) -> DataFrame:
-    """With its tax."""
+    """Add the tax."""
     return priced.withColumn("tax", (F.col("cents") * 0.19).cast("int"))
 
 
 def shipped(taxed: DataFrame) -> DataFrame:
-    """With where it goes."""
+    """Add the destination."""
     return taxed.withColumn("place", F.concat(F.lit("to "), "shop"))
 
 

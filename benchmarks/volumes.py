@@ -1,4 +1,4 @@
-"""What batches take that are larger than any that was run: arithmetic from what was measured."""
+"""Cost of batches larger than any that was run: arithmetic from what was measured."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

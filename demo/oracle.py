@@ -1,4 +1,4 @@
-"""What the sink must hold, computed by pandas alone from the same files."""
+"""Expected content of the sink, computed by pandas alone from the same files."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def expected_rows(data: Path, months: Iterable[str]) -> Rows:
 
 
 def sink_rows(sink: Path) -> Rows:
-    """What the sink's table holds, as a multiset; nothing if it is not there yet."""
+    """Return the rows of the sink's table as a multiset; none if it is not there yet."""
     if not DeltaTable.is_deltatable(str(sink)):
         return Counter()
     table = DeltaTable(sink).to_pyarrow_table().to_pandas()
@@ -60,7 +60,7 @@ def expected_days(rows: Rows) -> Rows:
 
 
 def day_rows(sink: Path) -> Rows:
-    """What the table of daily totals holds; nothing if it is not there yet."""
+    """Return the rows of the table of daily totals; none if it is not there yet."""
     if not DeltaTable.is_deltatable(str(sink)):
         return Counter()
     names = ("carrier", "date", "flights", "cancelled", "dep_delay")

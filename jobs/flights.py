@@ -83,7 +83,7 @@ def per_day(flights: DataFrame) -> DataFrame:
 
 @pipeline.stateful_stage(reads="with_weather")
 def on_time(before: DataFrame | None, flights: DataFrame) -> DataFrame:
-    """Of each carrier, flights and those that left on time, over all months up to now."""
+    """Count, for each carrier, flights and those that left on time, over all months up to now."""
     flown = flights.where("NOT cancelled").groupBy("carrier")
     seen = flown.agg(
         F.count(F.lit(1)).alias("flights"), F.count_if(F.col("dep_delay") <= 0).alias("on_time")

@@ -90,8 +90,8 @@ def totals(before: DataFrame | None, batch: DataFrame) -> DataFrame:
 
 @pipeline.combine(reads=["trades", "merged"])
 def compared(trades: DataFrame, merged: DataFrame) -> DataFrame:
-    """Of each batch, once nothing of it is missing: what the source gave, and what came out of
-    the merge.
+    """Summarize each batch once nothing of it is missing: what the source gave, and what came out
+    of the merge.
     """
     totals = trades.agg(F.count(F.lit(1)).alias("trades"), F.sum("cents").alias("cents"))
     booked = merged.agg(F.count(F.lit(1)).alias("booked"), F.sum("cents").alias("booked_cents"))

@@ -24,7 +24,7 @@ def split(sentences: DataFrame) -> DataFrame:
 
 @pipeline.stateful_stage(reads="split")
 def totals(before: DataFrame | None, words: DataFrame) -> DataFrame:
-    """How often each word was seen up to now: replays add what they bring, once."""
+    """Count how often each word was seen up to now: replays add what they bring, once."""
     seen = words.groupBy("word").agg(F.count(F.lit(1)).alias("n"))
     both = seen if before is None else before.unionByName(seen)
     return both.groupBy("word").agg(F.sum("n").alias("n"))

@@ -11,7 +11,7 @@ READ_AGAIN = "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"
 def airflow_environment(
     home: Path, sql_alchemy_conn: str, *, dags_folder: Path = ROOT / "dags"
 ) -> dict[str, str]:
-    """What to add to ``os.environ`` before the first ``import airflow``.
+    """Return what to add to ``os.environ`` before the first ``import airflow``.
 
     ``home``: AIRFLOW_HOME. ``sql_alchemy_conn``: Airflow's own database, never the ledger's. A
     Spark connection that is exported already is kept; the default is two threads of this machine.

@@ -39,9 +39,9 @@ class Module:
         return [node for node in ast.walk(self.tree) if isinstance(node, kinds)]
 
 
-def modules(root: Path) -> list[Module]:
-    """Return the files of the library in a checkout."""
-    paths = sorted((root / "ledger").rglob("*.py"))
+def modules(root: Path, *folders: str) -> list[Module]:
+    """Return the Python files of folders in a checkout; by default, of the library."""
+    paths = sorted(path for name in folders or ["ledger"] for path in (root / name).rglob("*.py"))
     return [Module(path, text := path.read_text(), ast.parse(text)) for path in paths]
 
 

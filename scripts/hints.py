@@ -1,4 +1,4 @@
-"""What ``make up`` prints of the folders that it was given: their DAGs, the dates of their data."""
+"""Hints of ``make up`` on the folders that it was given: their DAGs, the dates of their data."""
 
 import re
 import time
@@ -50,7 +50,7 @@ def first_dates(data: Path, dag: str) -> tuple[str, str] | None:
 
 
 def hint(missing: list[str], dag: str | None, dates: tuple[str, str] | None) -> list[str]:
-    """What to do next, line by line."""
+    """Yield what to do next, line by line."""
     lines = []
     if missing:
         copied = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))

@@ -58,12 +58,15 @@ def loaded_from_elsewhere(html: str) -> Iterator[str]:
 
 
 def in_repository(page: str) -> str:
-    """Where a page of the site stands in the repository: ``docs/sql.md``, ``ARCHITECTURE.md``."""
+    """Return the path of a page of the site in the repository, for example ``docs/sql.md``."""
     return page if page in PAGES else f"docs/{page}"
 
 
 def place(path: str) -> str:
-    """Where a file of the repository is in the site's sources. Raises PluginError if it is not."""
+    """Return the path of a file of the repository in the site's sources.
+
+    Raises PluginError if it is not there.
+    """
     if path == "docs/decisions":
         return DECISIONS
     if path.startswith("docs/"):
@@ -78,13 +81,13 @@ def place(path: str) -> str:
 
 
 def turned(link: str, page: str) -> str:
-    """Where a link on a page leads to on the site, from that page."""
+    """Return the target of a link on the site, relative to its page."""
     start = posixpath.dirname(page)
     return posixpath.relpath(place(_target(link, page)), start or ".")
 
 
 def _target(link: str, page: str) -> str:
-    """What a link on a page leads to, from the root of the repository."""
+    """Return the target of a link on a page, from the root of the repository."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(in_repository(page)), link))
 
 
@@ -152,7 +155,7 @@ def _argument(parameter: Any) -> str:
 
 
 def _meaning(parameter: Any) -> str:
-    """What an option is, what may be given, and what counts if nothing is."""
+    """Describe an option, its values and its default."""
     kind = parameter.type_descriptor.annotation
     sentences = [parameter.help or ""]
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -77,7 +77,7 @@ def _folder(text: str) -> Path:
 
 
 def _hint(settings: Settings, port: int, password: str, dags: Path | None) -> str:
-    """What to do next, by what is in the folders of DAG files and of data."""
+    """Return what to do next, by what is in the folders of DAG files and of data."""
     pipelines = hints.pipelines(port, password)
     dag = "flights" if "flights" in pipelines else next(iter(pipelines), None)
     missing = [] if dags is None else hints.missing_files(dags)

@@ -208,10 +208,11 @@ def test_a_status_stands_in_words(module):
 
 
 def test_a_docstring_begins_with_a_noun_or_a_verb():
-    """The first word of a docstring of the library never begins a clause that names nothing."""
+    """The first word of a docstring never begins a clause that names nothing."""
+    folders = ("benchmarks", "demo", "jobs", "ledger", "migrations", "scripts")
     clauses = [
         f"{named(path)}: {text.splitlines()[0]}"
-        for path, text in docstrings(modules(ROOT))
+        for path, text in docstrings(modules(ROOT, *folders))
         if begins_with_a_clause(text)
     ]
     assert clauses == []
