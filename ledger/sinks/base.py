@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from ledger.errors import MASK
+from ledger.errors import MASK, StageError
 from ledger.sinks.options import Dedup
 from ledger.storage.manifest import DataFile, Manifest, check_files
 
@@ -82,10 +82,32 @@ class Rule:
     reason: str
 
 
-class Publisher(Protocol):
-    """Writer to one sink: it makes staged files visible to readers atomically, once. A subclass
-    inherits what most kinds do not need.
+@dataclass(frozen=True)
+class SinkPlan:
+    """A sink's answer about rows that it is to publish.
+
+    ``problems``: why it takes no rows of these columns, one sentence for each fault.
+    ``rules``: conditions that each row has to meet where the sink itself checks nothing.
+    ``refusals``: staged rows that it does not take as it is now.
     """
+
+    problems: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+def planned(
+    what: str, publisher: "Publisher", schema: "pa.Schema | None", delivery: Delivery | None = None
+) -> SinkPlan:
+    """Return a sink's plan. Raises StageError with all of its problems, about ``what``."""
+    plan = publisher.plan(schema, delivery)
+    if plan.problems:
+        raise StageError(f"{what} does not take the rows: {'; '.join(plan.problems)}")
+    return plan
+
+
+class Publisher(Protocol):
+    """Writer to one sink: it makes staged files visible to readers atomically, once."""
 
     @property
     def keeps_tracking(self) -> bool:
@@ -93,28 +115,15 @@ class Publisher(Protocol):
         ``_ackledger_roots``, ``_ackledger_unit``) beside the user's: the sink never publishes them.
         """
 
-    def look(self, schema: "pa.Schema | None", *, by_row: bool = True) -> None:
-        """Raise as ``check`` does, as far as is known before there are rows: the sink is
-        reachable, and what is there takes rows of ``schema``. None: their columns are not known
-        yet. It writes nothing."""
+    def plan(self, schema: "pa.Schema | None", delivery: Delivery | None) -> SinkPlan:
+        """Return what the sink says of rows with the columns of ``schema``. It changes nothing that
+        readers see, and raises a LedgerError where the place is not reachable or not as needed.
 
-    def check(self, schema: "pa.Schema", *, by_row: bool = False) -> None:
-        """Raise StageError, naming column, expected and found, unless rows of ``schema`` fit the
-        sink. Asked before anything is staged; it changes nothing that readers see. ``by_row``:
-        ``rules`` and ``refused`` are asked later, so what only some rows may break is for
-        them."""
-
-    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
-        """Return the conditions that each row of the delivery has to meet where the sink itself
-        checks nothing. The caller evaluates all of them: from here on, the publish takes the
-        delivery for checked against these.
+        It is asked before a batch is opened and before rows are staged, without a delivery, and
+        again once they are staged. ``schema``: None while the columns are not known. ``delivery``:
+        the staged rows, of which ``refusals`` are found. The caller evaluates ``rules`` for these:
+        from here on, ``publish`` takes the delivery for checked against them.
         """
-        return ()
-
-    def refused(self, delivery: Delivery) -> list[Refusal]:
-        """The rows of the delivery that the sink does not take as it is now, by position; it
-        changes nothing."""
-        return []
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder, absolute or a URL, in which a run stages its files: no other run does.
@@ -166,12 +175,6 @@ class Sink(Protocol):
     def in_place(self) -> bool:
         """Whether readers read the files where they were staged: what was to be published there is
         never removed by ``ackledger gc``."""
-
-    def check(self, settings: "Settings") -> str:
-        """Check before a batch is opened that a run could write to the place, and return a sentence
-        on it. Raises a LedgerError if it could not; it makes nothing. The publisher's ``look``
-        comes first.
-        """
 
     def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         """Return the publisher that writes to the sink ``name`` of ``pipeline``; connects to

@@ -1,7 +1,7 @@
 """Parts common to the sinks that are folders of files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from posixpath import normpath
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import DeclarationError, InputError, StageError
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
+from ledger.storage.folders import require_writable
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
@@ -46,13 +47,6 @@ class FolderSink(SinkOptions):
         """The folder, as an absolute path or a URL: what lineage names it by."""
         return settings.output_path(self.path)
 
-    def check(self, settings: "Settings") -> str:
-        path = settings.output_path(self.path)
-        if not is_local(path):
-            return f"{path} is a URL: the run that writes there tries it"
-        _require_room(path)
-        return f"{path} can be written to"
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "partition_by", names_of(self.partition_by))
         require_dedup(self.path, self.dedup)
@@ -66,28 +60,37 @@ class FolderSink(SinkOptions):
                 )
 
 
-def require_file_columns(sink: str, names: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise StageError unless files can have these columns and lie in folders by ``names``."""
+def file_problems(names: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
+    """Yield why files cannot have these columns and lie in folders by ``names``."""
     if not columns:
-        raise StageError(
-            f"{sink}: expected columns, found none: select some in the stage before it"
-        )
+        yield "expected columns, found none: select some in the stage before the sink"
+        return
     for name in names:
         if name not in columns:
-            raise StageError(
-                f"{sink} is partitioned by {name!r}, which its input lacks; it has "
-                f"{', '.join(columns)}: hand the column on, or change partition_by"
+            yield (
+                f"it is partitioned by {name!r}, which its input lacks; it has"
+                f" {', '.join(columns)}: hand the column on, or change partition_by"
             )
     if names and set(columns) <= set(names):
-        raise StageError(
-            f"{sink} is partitioned by all of its columns, {', '.join(names)}: files need at least"
-            " one column more"
+        yield (
+            f"it is partitioned by all of its columns, {', '.join(names)}: files need at least one"
+            " column more"
         )
 
 
-def _require_room(path: str) -> None:
+def require_file_columns(sink: str, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise StageError unless files can have these columns and lie in folders by ``names``."""
+    for problem in file_problems(names, columns):
+        raise StageError(f"{sink}: {problem}")
+
+
+def require_room(path: str) -> None:
     """Raise unless the folder, or the nearest one above that is there, can be written to; makes
-    none."""
+    none. At a URL a file is made and removed.
+    """
+    if not is_local(path):
+        require_writable(path, "the path of the sink, or ACKLEDGER_OUTPUT,")
+        return
     place = next(parent for parent in (Path(path), *Path(path).parents) if os.path.exists(parent))
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         fault = "closed to this user" if place.is_dir() else "no folder"

@@ -30,15 +30,6 @@ def staged_schema(files: Sequence[DataFile]) -> pa.Schema | None:
         return user_schema(parquet.schema_arrow)
 
 
-def are_tracked(files: Sequence[DataFile]) -> bool:
-    """Whether all of the files have the ledger's own columns: their rows belong to records."""
-    for file in files:
-        with _opened(file) as parquet:
-            if TRACKING.isdisjoint(parquet.schema_arrow.names):
-                return False
-    return True
-
-
 def record_batches(
     files: Sequence[DataFile], schema: pa.Schema, *, tracking: bool = False
 ) -> Generator[pa.RecordBatch, None, None]:

@@ -256,9 +256,7 @@ def _check_sink(run: DryRun, step: SinkStep) -> str:
     (rows,) = _columns_of(run, step)
     require_key_columns(step, rows.columns)
     require_file_columns(f"sink {step.name!r}", step.sink.partition_by, rows.columns)
-    schema = to_arrow_schema(rows.schema)
-    by_row = not run.pipeline.graph.follows(step.name)
-    return look_at_sink(run.settings, run.pipeline, step, schema, by_row=by_row)
+    return look_at_sink(run.settings, run.pipeline, step, to_arrow_schema(rows.schema))
 
 
 def _keyword_arguments(run: DryRun, step: WithFunction) -> dict[str, Any]:

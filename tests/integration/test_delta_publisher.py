@@ -27,6 +27,7 @@ from ledger.errors import (
     StageError,
     UnavailableError,
 )
+from ledger.sinks.base import SinkPlan, planned
 from ledger.sinks.delta.publisher import DeltaPublisher
 from tests.support.delta import SCHEMA, SINCE, SINK, Watch, labelled, labels, race, read, stage
 
@@ -47,7 +48,8 @@ def publisher(path):
 
 def opened(path, schema=SCHEMA, partition_by=()):
     pipeline = DeltaPublisher(path, partition_by)
-    pipeline.check(schema)
+    planned("the sink", pipeline, schema)
+    pipeline.plan(schema, stage(pipeline, 0, 0, schema.empty_table()))
     return pipeline
 
 
@@ -325,14 +327,14 @@ def test_rows_that_do_not_fit(publisher, path, schema, message):
 
 
 def test_nulls_and_parts_that_do_not_fit(path):
-    """A table of the user's own that forbids null, or has other parts in a column, is not
-    written to.
+    """Of a table of the user's own that forbids null each row has to meet a rule; one with other
+    parts in a column is not written to.
     """
     expected = pa.schema([pa.field("id", pa.int64(), nullable=False), ("inner", INNER)])
     DeltaTable.create(path, expected)
-    opened(path, expected)
-    with pytest.raises(StageError, match="'id': expected never null, found nullable"):
-        opened(path, pa.schema([("id", pa.int64()), ("inner", INNER)]))
+    plain = pa.schema([("id", pa.int64()), ("inner", INNER)])
+    (rule,) = opened(path, plain).plan(plain, None).rules
+    assert rule.condition == "`id` IS NOT NULL"
     turned = pa.struct([INNER.field(1), INNER.field(0)])
     with pytest.raises(
         StageError, match="parts of column 'inner': expected them in the order a, b"
@@ -356,8 +358,11 @@ def test_tables_with_rules(path):
     table.alter.set_table_properties({"delta.appendOnly": "false"})
     opened(path)
     table.alter.add_constraint({"positive": "id > 0"})
-    with pytest.raises(ConfigurationError, match=r"delta\.constraints\.positive = id > 0"):
-        opened(path)
+    (rule,) = opened(path).plan(SCHEMA, None).rules
+    assert (rule.condition, rule.reason) == (
+        "id > 0",
+        "CHECK constraint positive (id > 0) violated",
+    )
     table.alter.drop_constraint("positive")
     table.alter.add_feature(TableFeatures.DeletionVectors, True)
     with pytest.raises(ConfigurationError, match="table feature deletionVectors"):
@@ -376,24 +381,23 @@ def ruled(path, nullable=True, label="string"):
 
 
 def test_rules_that_come_after_the_staging(path):
-    """NOT NULL and a length that the staging did not compare the rows with stop the commit, unless
-    the files themselves say that no value is null; what was compared passes."""
+    """NOT NULL and a length that the staging did not compare the rows with stop the commit; what
+    was compared passes."""
     ruled(path)
     publisher = opened(path)
     full = stage(publisher, 1, 1, labelled("long"))
     null = stage(publisher, 2, 2, pa.table({"id": [1, None], "label": ["a", "b"]}, schema=SCHEMA))
-    assert publisher.rules(full) == publisher.rules(null) == ()
+    assert publisher.plan(SCHEMA, full) == publisher.plan(SCHEMA, null) == SinkPlan()
     ruled(path, label="varchar(3)")
     with pytest.raises(ConfigurationError, match=r"'label' is a varchar\(3\): .*TYPE string"):
         publisher.publish(full)
-    with pytest.raises(ConfigurationError, match=r"'label' is a varchar\(3\)"):
-        publisher.check(SCHEMA)  # of a combine, whose rows are not compared
-    assert len(publisher.rules(full)) == 1
+    assert len(publisher.plan(SCHEMA, full).rules) == 1
     publisher.publish(full)
     ruled(path, nullable=False)
     with pytest.raises(ConfigurationError, match=r"'id' is NOT NULL: .*`id` DROP NOT NULL"):
         publisher.publish(null)
     other = stage(publisher, 3, 3, labelled("kept"))
+    assert len(publisher.plan(SCHEMA, other).rules) == 1
     publisher.publish(other)
     assert labels(path)["kept"] == 4
 

@@ -3,10 +3,11 @@
 import ast
 import json
 import re
+from dataclasses import fields
 
 import pytest
 
-from ledger.sinks.base import Publisher, Sink
+from ledger.sinks.base import Publisher, Sink, SinkPlan
 from ledger.store import asking
 from tests.support.examples import EXAMPLES
 from tests.support.pages import PAGES, blocks
@@ -124,11 +125,12 @@ def test_the_example_of_a_sink_is_the_one_that_is_tested():
     tested = (ROOT / "tests" / "support" / "sqlite_sink.py").read_text()
     examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     shown = [example for example in examples if "in your pipeline" not in example]
-    assert len(shown) == 2
+    assert len(shown) == 3
     for code in shown:
         assert code in tested
     described = set(re.findall(r"^\| `(\w+)", section, re.MULTILINE)) - {"member"}
     members = {name for kind in (Sink, Publisher) for name in vars(kind)}
+    members |= {field.name for field in fields(SinkPlan)}
     assert described == {name for name in members if not name.startswith("_")}
 
 

@@ -425,7 +425,7 @@ def _referring(block, spark):
     assert [sink.name for sink in pipeline.sinks()] == ["customer_table", "order_table"]
 
 
-@proves("docs/extending.md", "SqliteSink", "publish")
+@proves("docs/extending.md", "SqliteSink", "plan", "publish")
 def _sqlite(block, spark):
     """It stands in the sink that passes the contract, word for word."""
     module = (ROOT / "tests" / "support" / "sqlite_sink.py").read_text()

@@ -19,7 +19,7 @@ from ledger.deltas.root_files import RootFile, read_listing, write_listing
 from ledger.deltas.table_writer import TableWriter
 from ledger.errors import FencedError, InputError, LostFileError, UnavailableError
 from ledger.settings import Settings
-from ledger.sinks.base import Delivery
+from ledger.sinks.base import Delivery, SinkPlan
 from ledger.sources.base import Claim
 from ledger.sources.files import blocks as cutting
 from ledger.sources.files import reader, text
@@ -220,7 +220,9 @@ def delivery(publisher, batch_id, version, labels):
     table(f"{folder}/part-{version}.parquet", range(len(labels)), labels)
     files = take_manifest(folder).files
     own = ("shop.out", batch_id, version, START, batch_id, folder, files, (), END)
-    return Delivery(*own, pipeline_since=START)
+    staged = Delivery(*own, pipeline_since=START)
+    assert publisher.plan(SCHEMA, staged) == publisher.plan(SCHEMA, None) == SinkPlan()
+    return staged
 
 
 def test_a_delta_table_is_published_in_place(s3_bucket):
@@ -228,7 +230,6 @@ def test_a_delta_table_is_published_in_place(s3_bucket):
     which is refused afterwards, and a batch that replaces another removes its rows."""
     path = f"{s3_bucket}/out"
     publisher = DeltaSink(path).publisher(Settings(), "shop", "out")
-    publisher.check(SCHEMA)
     first = delivery(publisher, 1, 11, ["a", "b"])
     with pytest.raises(TableNotFoundError):
         DeltaTable(path)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from ledger.errors import (
     redacted,
 )
 from ledger.sinks import staged_files as staged
+from ledger.sinks.base import planned
 from ledger.sinks.postgres import publisher as postgres
 from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres.connection import APPLICATION
@@ -65,7 +67,7 @@ def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
     """
     sink, delivery = warehouse.publisher(), warehouse.deliver(11, [(1, "a"), (2, None)])
     assert sink.staging(11, 7) == f"{warehouse.folder}/batch=11/run=7"
-    sink.check(ORDERS)
+    planned("the sink", sink, ORDERS)
     assert warehouse.rows("SELECT to_regclass('orders'), to_regclass('ackledger_commit')") == [
         (None, None)
     ]
@@ -79,9 +81,8 @@ def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
         " FROM ackledger_commit"
     )
     assert rows == [("shop.orders", 11, 11, JANUARY, 11, 2, "orders", None)]
-    sink.check(
-        pa.schema([*ORDERS, ("_ackledger_root", pa.int64()), ("_ackledger_unit", pa.string())])
-    )
+    schema = pa.schema([*ORDERS, ("_ackledger_root", pa.int64()), ("_ackledger_unit", pa.string())])
+    planned("the sink", sink, schema)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "replace_interval"])
@@ -173,7 +174,7 @@ def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse, mode, b
     sink.publish(warehouse.deliver(5, [(1, "old")]))
     number, more = batch
     other = warehouse.deliver(number, [(1, "old")], pipeline_since=FEBRUARY, **more)
-    for call in (sink.refused, sink.publish):
+    for call in (partial(sink.plan, None), sink.publish):
         with pytest.raises(IntegrityError, match=r"expected no batch .* from \d on, found 5"):
             call(other)
     assert warehouse.orders() == [(1, "old", 5)]
@@ -188,7 +189,7 @@ def test_a_ledger_whose_numbers_are_past_anothers(warehouse):
     sink.publish(warehouse.deliver(3, [(0, "own")], pipeline_since=FEBRUARY))
     sink.publish(warehouse.deliver(5, [(1, "old")]))
     new = warehouse.deliver(15, [(2, "new")], replaces=(3, 5), pipeline_since=FEBRUARY)
-    assert sink.refused(new) == []
+    assert sink.plan(None, new).refusals == ()
     sink.publish(new)
     sink.publish(new)
     assert warehouse.orders() == [(1, "old", 5), (2, "new", 15)]
@@ -237,7 +238,7 @@ def test_upsert_takes_over_rows_from_before(warehouse):
     )
     schema = pa.schema([("i%d", pa.int64()), ("a :b", pa.string())])
     sink = warehouse.publisher("upsert", "public.Or ders", key=("i%d", "a :b"))
-    sink.check(schema)
+    planned("the sink", sink, schema)
     sink.publish(warehouse.deliver(7, [(1, "a"), (1, "b")], schema=schema))
     sink.publish(warehouse.deliver(6, [(1, "a"), (2, "b")], schema=schema))
     rows = warehouse.rows('SELECT * FROM "Or ders" ORDER BY 1, 2')
@@ -501,13 +502,13 @@ def round_trip(warehouse, kind, values):
     """What a column of the values holds, and its type, in a table made for it."""
     sink = warehouse.publisher(table="typed")
     schema = pa.schema([("n", pa.int32()), ("v", kind)])
-    sink.check(schema)
+    planned("the sink", sink, schema)
     table = pa.table({"n": pa.array(range(len(values)), pa.int32()), "v": pa.array(values, kind)})
     # In two slices of one buffer: offsets into it must not matter.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged, "MOST_BYTES", max(1, table.nbytes // 2))
         sink.publish(warehouse.deliver(1, table))
-    sink.check(schema)
+    planned("the sink", sink, schema)
     rows = warehouse.rows("SELECT v FROM typed ORDER BY n")
     types = warehouse.rows(
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid ="
@@ -643,7 +644,7 @@ def test_a_year_that_postgresql_lacks_fails_its_row(warehouse):
     instants = pa.array([-(2**63), 0, 1], pa.int64()).cast(pa.timestamp("us", "UTC"))
     days = pa.array([0, 2**31 - 1, 1], pa.int32()).cast(pa.date32())
     rows = pa.table({"at": instants, "day": days})
-    refusals = warehouse.publisher().refused(warehouse.deliver(1, rows))
+    refusals = warehouse.publisher().plan(None, warehouse.deliver(1, rows)).refusals
     assert [(refusal.position, refusal.reason) for refusal in refusals] == [
         (0, 'timestamp out of range: "290309-12-21 19:59:05.224192Z BC", column at'),
         (1, 'date out of range: "5881580-07-11", column day'),
@@ -681,10 +682,10 @@ def test_names_with_signs_that_mean_something_elsewhere(warehouse, mode, name):
         ),
     ):
         warehouse.do(*statements)
-        sink.look(None)
-        sink.check(schema, by_row=True)
+        planned("the sink", sink, None)
+        planned("the sink", sink, schema)
         delivery = warehouse.deliver(1, [(1, "a"), (2, "b"), (9, "c")], schema=schema)
-        assert [refusal.position for refusal in sink.refused(delivery)] == refused
+        assert [refusal.position for refusal in sink.plan(None, delivery).refusals] == refused
         sink.publish(warehouse.deliver(1, [(1, "a"), (2, "b")], schema=schema))
         sink.publish(warehouse.deliver(2, [(1, "z")], schema=schema, replaces=(1,)))
         assert warehouse.rows(f"SELECT {column}, item FROM {place}") == [(1, "z")]
@@ -791,7 +792,7 @@ def test_values_without_a_counterpart_are_named(warehouse, kind, value, message)
 def test_types_without_a_counterpart_are_named(warehouse, kind):
     """A type that PostgreSQL lacks is refused before anything is staged."""
     with pytest.raises(StageError, match=r"column 'v': type .* has no counterpart"):
-        warehouse.publisher().check(pa.schema([("v", kind)]))
+        planned("the sink", warehouse.publisher(), pa.schema([("v", kind)]))
 
 
 @pytest.mark.parametrize(
@@ -872,7 +873,7 @@ def test_a_table_that_does_not_fit_is_refused_with_the_statement(warehouse, colu
     warehouse.do(f"CREATE TABLE orders ({columns})")
     sink = warehouse.publisher("upsert")
     with pytest.raises(StageError, match=message):
-        sink.check(ORDERS)
+        planned("the sink", sink, ORDERS)
     with pytest.raises(StageError, match=message):
         sink.publish(warehouse.deliver(11, [(1, "a")]))
     assert warehouse.rows("SELECT count(*) FROM orders") == [(0,)]
@@ -902,7 +903,7 @@ def test_a_table_with_other_types_that_hold_all_values(warehouse):
         ]
     )
     sink = warehouse.publisher()
-    sink.check(schema)
+    planned("the sink", sink, schema)
     uuid = "00000000-0000-0000-0000-000000000001"
     row = (1, "a", "M", uuid, '{"a": 1}', [1, None], [2, None], Decimal("1.50"))
     sink.publish(warehouse.deliver(11, [row], schema=schema))
@@ -915,7 +916,7 @@ def test_a_table_with_other_types_that_hold_all_values(warehouse):
     with pytest.raises(
         StageError, match=r"column 'd': expected numeric\(10, 2\), found numeric\(9,3\)"
     ):
-        sink.check(schema.set(7, pa.field("d", pa.decimal128(10, 2))))
+        planned("the sink", sink, schema.set(7, pa.field("d", pa.decimal128(10, 2))))
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -928,7 +929,7 @@ def test_a_partitioned_table_is_a_table(warehouse, mode):
         "CREATE TABLE high PARTITION OF orders DEFAULT",
     )
     sink = warehouse.publisher(mode)
-    sink.check(ORDERS)
+    planned("the sink", sink, ORDERS)
     sink.publish(warehouse.deliver(11, [(1, "a"), (20, "a")]))
     sink.publish(warehouse.deliver(11, [(2, "b"), (20, "b")], version=12))
     assert (warehouse.orders("low"), warehouse.orders("high")) == ([(2, "b", 11)], [(20, "b", 11)])
@@ -1170,21 +1171,21 @@ def test_targets_that_cannot_be_written(warehouse, monkeypatch):
     ):
         secret = where.set(password="sesame").render_as_string(hide_password=False)
         with pytest.raises(error, match=message) as caught:
-            warehouse.publisher(url=secret).check(ORDERS)
+            planned("the sink", warehouse.publisher(url=secret), ORDERS)
         assert "sesame" not in str(caught.value)
     warehouse.publisher().publish(warehouse.deliver(11, [(1, "a")]))
     limited = warehouse.publisher(url=url.set(username="limited").render_as_string(False))
     with pytest.raises(
         ConfigurationError, match=r"GRANT SELECT, INSERT.* ON public\.orders TO limited"
     ):
-        limited.check(ORDERS)
+        planned("the sink", limited, ORDERS)
     with pytest.raises(ConfigurationError, match="permission denied"):
         limited.publish(warehouse.deliver(12, [(1, "a")]))
     with pytest.raises(ConfigurationError, match="CREATE SCHEMA elsewhere"):
-        warehouse.publisher(table="elsewhere.orders").check(ORDERS)
+        planned("the sink", warehouse.publisher(table="elsewhere.orders"), ORDERS)
     warehouse.do("CREATE VIEW seen AS SELECT * FROM orders")
     with pytest.raises(StageError, match="expected a table, found a view"):
-        warehouse.publisher(table="seen").check(ORDERS)
+        planned("the sink", warehouse.publisher(table="seen"), ORDERS)
 
 
 def test_declarations_that_cannot_be(warehouse):
@@ -1206,7 +1207,7 @@ def test_declarations_that_cannot_be(warehouse):
         (pa.schema([]), "expected columns, found none"),
     ):
         with pytest.raises(StageError, match=message):
-            warehouse.publisher("upsert").check(schema)
+            planned("the sink", warehouse.publisher("upsert"), schema)
 
 
 def test_a_publish_that_hangs_does_not_hold_others_for_ever(warehouse, monkeypatch):

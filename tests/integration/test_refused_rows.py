@@ -220,8 +220,44 @@ def test_an_empty_text_makes_no_folder(runner, tmp_path, sink_rows):
         *[empty, empty],
     ]
     work.ledger.quarantine(batch_id=batch.batch_id)  # so that the total is due
-    with pytest.raises(StageError, match="sink 'totals': column 'word' of partition_by"):
+    with pytest.raises(StageError, match=r"sink 'totals' refuses rows, .* column 'word' of part"):
         settle_and_follow(work.job, batch.batch_id)
+
+
+def test_results_are_compared_with_their_tables(runner, warehouse, warehouse_url, tmp_path):
+    """The rows of a state make room for themselves in a table with a unique key; where a table's
+    rule refuses one, its run fails before anything is decided, and what was published stays."""
+    warehouse.do(
+        "CREATE TABLE best (name text UNIQUE, n int CHECK (n < 3), ackledger_batch bigint)"
+    )
+    columns = pa.schema([pa.field("name", pa.string(), nullable=False), ("n", pa.int32())])
+    table = DeltaTable.create(tmp_path / "delta", columns)
+    table.alter.add_constraint({"small": "n < 2"})
+    flow = Pipeline("results")
+    flow.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
+
+    @flow.stateful_stage(reads="numbers")
+    def best(state, batch):
+        return batch.select(F.lit("best").alias("name"), F.max("n").alias("n"))
+
+    flow.sink("table", PostgresSink(warehouse_url, "best"), reads="best")
+    flow.sink("delta", DeltaSink("delta"), reads="best")
+    flow.sink("numbers_out", ParquetSink("numbers"), reads="numbers")
+    work = runner(flow)
+    for n in (0, 1):
+        (tmp_path / f"2013-01-0{1 + n}.csv").write_text(f"n\n{n}\n")
+        work.settled(work.open_day(n))
+    (tmp_path / "2013-01-03.csv").write_text("n\n2\n")
+    with pytest.raises(StageError, match=r"sink 'delta' refuses rows, .*CHECK constraint small"):
+        work.settled(work.open_day(2))
+    assert warehouse.rows("SELECT name, n FROM best") == [("best", 1)]
+    DeltaTable(tmp_path / "delta").alter.drop_constraint("small")  # so that this state is due, too
+    (tmp_path / "2013-01-04.csv").write_text("n\n3\n")
+    with pytest.raises(StageError, match=r"sink 'table' refuses rows, .*best_n_check"):
+        work.settled(work.open_day(3))
+    assert warehouse.rows("SELECT name, n FROM best") == [("best", 2)]
+    decided = work.ledger.rows("SELECT batch_id FROM publication WHERE sink IN ('table', 'delta')")
+    assert len(decided) == 6
 
 
 def placed_by(texts):

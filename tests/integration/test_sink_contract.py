@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from ledger import DeltaSink, ParquetSink, Pipeline, PostgresSink, Upsert
 from ledger.errors import DeclarationError, FencedError, LostFileError, StageError
 from ledger.settings import Settings
-from ledger.sinks.base import Delivery, Publisher, Sink
+from ledger.sinks.base import Delivery, Publisher, Sink, SinkPlan, planned
 from ledger.sinks.parquet.publisher import ParquetPublisher
 from ledger.sinks.registry import KINDS
 from ledger.storage.manifest import take_manifest
@@ -63,8 +63,7 @@ class Place:
     def stage(self, batch_id, *labels, version=None, replaces=(), schema=SCHEMA) -> Delivery:
         """A delivery of a row for each label, in two files, as a step run leaves it."""
         publisher, version = self.publisher(), version or batch_id
-        publisher.look(schema)
-        publisher.check(schema)
+        planned("the sink", publisher, schema)
         folder = Path(publisher.staging(batch_id, version))
         folder.mkdir(parents=True)
         rows = pa.table(
@@ -79,7 +78,9 @@ class Place:
         start = START + timedelta(days=batch_id)
         end = start + timedelta(days=1)
         own = ("shop.out", batch_id, version, start, batch_id, str(folder), files, replaces, end)
-        return Delivery(*own, pipeline_since=START)
+        delivery = Delivery(*own, pipeline_since=START)
+        publisher.plan(schema, delivery)
+        return delivery
 
     @contextmanager
     def at_instant(self, act: Callable[[str], None]) -> Iterator[None]:
@@ -217,7 +218,6 @@ def test_a_declaration_has_all_members(place):
     """A pipeline takes the sink; two of one place are refused in the sink's own words."""
     pipeline = Pipeline("shop")
     pipeline.sink("out", place.sink, reads="rows")
-    assert place.sink.check(place.settings)
     same = replace(place.sink)
     assert (same.identity, same.place) == (place.sink.identity, place.sink.place)
 
@@ -232,8 +232,7 @@ def test_what_is_no_sink_is_refused(sink):
 def test_staging_is_invisible(place):
     """No reader sees rows that are staged, and looked at."""
     delivery, publisher = place.stage(1, "a", "b"), place.publisher()
-    assert publisher.rules(delivery) == ()
-    assert publisher.refused(delivery) == []
+    assert publisher.plan(SCHEMA, delivery) == SinkPlan()
     assert place.rows() == []
 
 
@@ -402,15 +401,12 @@ def test_a_lost_staged_file_changes_nothing(place):
 
 
 def test_what_does_not_fit_is_refused_before_anything_changes(place):
-    """Columns that the place cannot take are named before rows are staged, and by a look."""
+    """Columns that the place cannot take are named before rows are staged."""
     place.publisher().publish(place.stage(1, "a"))
     publisher = place.publisher()
-    with pytest.raises(StageError, match=r"id|batch"):
-        publisher.check(place.misfit)
-    with pytest.raises(StageError, match=r"id|batch"):
-        publisher.look(place.misfit)
-    publisher.look(None)
-    publisher.look(SCHEMA)
+    with pytest.raises(StageError, match=r"the sink does not take the rows: .*(id|batch)"):
+        planned("the sink", publisher, place.misfit)
+    assert publisher.plan(None, None) == publisher.plan(SCHEMA, None) == SinkPlan()
     assert place.rows() == [(100, "a")]
 
 
@@ -418,7 +414,7 @@ def test_what_does_not_fit_is_refused_before_anything_changes(place):
 def test_rows_without_columns_are_refused(place):
     """A stage that hands on nothing but its anchors is named before its rows are staged."""
     with pytest.raises(StageError, match=r"expected columns, found none: select some"):
-        place.publisher().check(pa.schema([]))
+        planned("the sink", place.publisher(), pa.schema([]))
 
 
 @pytest.mark.parametrize("place", ["append", "upsert", "replace_interval", "sqlite"], indirect=True)
@@ -427,7 +423,7 @@ def test_rows_that_are_refused_are_found_by_position(place):
     place.publisher().publish(place.stage(1, "a"))
     place.constrain()
     delivery = place.stage(2, "b", "bad", "c", replaces=(1,))
-    (refusals,) = place.publisher().refused(delivery)
+    (refusals,) = place.publisher().plan(SCHEMA, delivery).refusals
     assert refusals.position == 1
     assert "constraint" in refusals.reason
     with pytest.raises(StageError):

@@ -120,7 +120,7 @@ def test_what_is_wrong_with_tls_is_said_at_once(server, options, message):
     for kind, work in (
         (ConfigurationError, Database(server.url("ledger", **parameters)).revision),
         (InputError, lambda: require_columns(source, ["n"])),
-        (ConfigurationError, lambda: publisher.check(pa.schema([("n", pa.int64())]), by_row=True)),
+        (ConfigurationError, lambda: publisher.plan(pa.schema([("n", pa.int64())]), None)),
     ):
         with pytest.raises(kind, match=message) as caught:
             work()

@@ -100,7 +100,7 @@ def _contend(
         publisher = DeltaPublisher(path, ())
         barrier.wait(60)
         try:
-            publisher.check(SCHEMA)
+            publisher.plan(SCHEMA, delivery)
             publisher.publish(delivery)
             came.append("done")
         except LedgerError as exc:

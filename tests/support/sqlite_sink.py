@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ledger.errors import FencedError, StageError, UnavailableError
 from ledger.settings import Settings
-from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.base import Delivery, Refusal, SinkPlan, require_staged
 from ledger.sinks.options import Dedup
 from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
 
@@ -37,9 +37,6 @@ class SqliteSink:
     def identity(self) -> str:
         return f"sqlite {self.path} {self.table}"
 
-    def check(self, settings: Settings) -> str:
-        return f"{self.place} can be written to"
-
     def publisher(self, settings: Settings, pipeline: str, name: str) -> "SqlitePublisher":
         staging = f"{settings.storage_root()}/{pipeline}/{name}"
         return SqlitePublisher(settings.output_path(self.path), self.table, staging)
@@ -57,29 +54,27 @@ class SqlitePublisher:
     def staging(self, batch_id: int, version: int) -> str:
         return f"{self.staging_root}/batch={batch_id}/run={version}"
 
-    def look(self, schema: pa.Schema | None, *, by_row: bool = True) -> None:
+    def plan(self, schema: pa.Schema | None, delivery: Delivery | None) -> SinkPlan:
         if not Path(self.path).parent.is_dir():
             raise UnavailableError(f"{self.path}: expected its folder, found none: make it")
-        if schema is not None:
-            self.check(schema)
-
-    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
-        columns = _columns(user_schema(schema))
+        if schema is None:
+            return SinkPlan()
+        columns, problems = _columns(user_schema(schema))
         there: dict[str, str] = {}
         if Path(self.path).exists():
             with self._transaction(keep=False) as connection:
                 there = self._there(connection)
-        for name, kind in columns.items():
-            if there and there.get(name) != kind:
-                raise StageError(
-                    f"table {self.table!r}: expected column {name!r} of {kind}, found "
-                    f"{there.get(name, 'none')}: change the stage before the sink, or the table"
-                )
+        problems += [
+            f"expected column {name!r} of {kind}, found {there.get(name, 'none')}: change the stage"
+            " before the sink, or the table"
+            for name, kind in columns.items()
+            if there and there.get(name) != kind
+        ]
+        refusals = [] if problems or delivery is None else self._refused(delivery)
+        return SinkPlan(problems=tuple(problems), refusals=tuple(refusals))
 
-    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
-        return ()
-
-    def refused(self, delivery: Delivery) -> list[Refusal]:
+    def _refused(self, delivery: Delivery) -> list[Refusal]:
+        """The rows that the table refuses, which are inserted and rolled back."""
         refusals = []
         with self._transaction(keep=False) as connection:
             self._make_room(connection, delivery)
@@ -124,7 +119,7 @@ class SqlitePublisher:
         """Make the table if it is missing, and remove the rows that the delivery replaces."""
         schema = staged_schema(delivery.files)
         if schema is not None:
-            columns = {**_columns(schema), "ackledger_batch": "INTEGER"}
+            columns = {**_columns(schema)[0], "ackledger_batch": "INTEGER"}
             listed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
             connection.execute(f'CREATE TABLE IF NOT EXISTS "{self.table}" ({listed})')
         if self._there(connection):
@@ -176,15 +171,15 @@ def end(connection: sqlite3.Connection, keep: bool) -> None:
     connection.execute("COMMIT" if keep else "ROLLBACK")
 
 
-def _columns(schema: pa.Schema) -> dict[str, str]:
-    """The table's columns for those of ``schema``. Raises StageError for a type it cannot hold."""
-    for field in schema:
-        if field.type not in TYPES:
-            raise StageError(
-                f"column {field.name!r}: expected one of {', '.join(map(str, TYPES))}, found "
-                f"{field.type}: cast it in the stage before the sink"
-            )
-    return {field.name: TYPES[field.type] for field in schema}
+def _columns(schema: pa.Schema) -> tuple[dict[str, str], list[str]]:
+    """The table's columns for those of ``schema``, and why it cannot hold the others."""
+    problems = [
+        f"column {field.name!r}: expected one of {', '.join(map(str, TYPES))}, found {field.type}:"
+        " cast it in the stage before the sink"
+        for field in schema
+        if field.type not in TYPES
+    ]
+    return {field.name: TYPES.get(field.type, "") for field in schema}, problems
 
 
 def _require_newest(delivery: Delivery, newest: float | None) -> None:

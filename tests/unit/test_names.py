@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from ledger import DeltaSink, ParquetSink, PostgresSink, Upsert
 from ledger.core.column_names import check_names
 from ledger.errors import DeclarationError, StageError
+from ledger.sinks.base import planned
 from ledger.sinks.parquet.publisher import ParquetPublisher
 from ledger.sinks.postgres.fit import new_columns
 from ledger.sinks.postgres.table import TablePlace
@@ -96,8 +97,10 @@ def test_the_folder_of_a_batch():
     ):
         ParquetSink("out", partition_by="Ackledger_Batch")
     with pytest.raises(StageError, match="'ACKLEDGER_BATCH': rename the column in the stage"):
-        ParquetPublisher("/out").check(
-            pa.schema([("id", pa.int64()), ("ACKLEDGER_BATCH", pa.int64())])
+        planned(
+            "the sink",
+            ParquetPublisher("/out"),
+            pa.schema([("id", pa.int64()), ("ACKLEDGER_BATCH", pa.int64())]),
         )
     DeltaSink("out", partition_by="ackledger_batch")
     ParquetSink("out", partition_by="batch")

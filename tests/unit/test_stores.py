@@ -617,17 +617,17 @@ def test_a_parquet_folder_needs_a_store_that_renames_folders(scheme):
         ParquetSink(f"{scheme}://bucket/out")
     settings = Settings(output=f"{scheme}://bucket")
     with pytest.raises(DeclarationError, match=rf"found {scheme}://.*Use DeltaSink there"):
-        ParquetSink("out").publisher(settings, "shop", "out").look(None)
+        ParquetSink("out").publisher(settings, "shop", "out").plan(None, None)
 
 
 def test_a_store_that_renames_no_folder_is_refused_before_anything_is_staged(store, tmp_path):
     """Its protocol does not show that: a rename is tried, and leaves nothing."""
     publisher = ParquetSink(store.url("out")).publisher(Settings(), "shop", "out")
     with pytest.raises(ConfigurationError, match=r"this one does not.*Use DeltaSink there"):
-        publisher.check(SCHEMA)
+        publisher.plan(SCHEMA, None)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     store.movable = ("out",)
-    publisher.check(SCHEMA)
+    publisher.plan(SCHEMA, None)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -637,4 +637,4 @@ def test_a_parquet_folder_that_is_closed_says_so(store):
     store.closed = ("out",)
     publisher = ParquetSink(store.url("out")).publisher(Settings(), "shop", "out")
     with pytest.raises(ConfigurationError, match=r"the store refused: .*Check the login"):
-        publisher.check(SCHEMA)
+        publisher.plan(SCHEMA, None)

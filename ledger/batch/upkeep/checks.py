@@ -17,6 +17,7 @@ from ledger.errors import ConfigurationError, LedgerError, UnavailableError, tog
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
+from ledger.sinks.base import planned
 from ledger.sources.references import Reference
 from ledger.storage.folders import require_storage
 from ledger.storage.stores import LASTING
@@ -202,22 +203,16 @@ def references_of(pipeline: Pipeline) -> dict[str, Reference]:
 
 
 def look_at_sink(
-    settings: Settings,
-    pipeline: Pipeline,
-    step: SinkStep,
-    schema: "pa.Schema | None" = None,
-    *,
-    by_row: bool = True,
+    settings: Settings, pipeline: Pipeline, step: SinkStep, schema: "pa.Schema | None" = None
 ) -> str:
     """Check the place where a sink writes, and return what was found. Raises the errors that a run
     would raise.
 
     ``schema``: the columns that the sink is given; None: those that are declared, if any are.
-    ``by_row``: see ``Publisher.check``.
     """
     publisher = step.sink.publisher(settings, pipeline.name, step.name)
-    publisher.look(_written(pipeline, step) if schema is None else schema, by_row=by_row)
-    return step.sink.check(settings)
+    planned(step.sink.place, publisher, _written(pipeline, step) if schema is None else schema)
+    return f"{step.sink.place} can be written to"
 
 
 def _written(pipeline: Pipeline, step: SinkStep) -> Any:

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ledger.core.paths import is_local
 from ledger.errors import IntegrityError
@@ -112,19 +111,6 @@ class TableFolder:
         conditions: list[str] = json.loads(content)["conditions"]
         return conditions
 
-    def never_null(self, files: Iterable[TableFile], column: str) -> bool:
-        """Whether a column has a value in each row, by the files' own statistics and folders."""
-        for file in files:
-            if column in file.values:
-                if file.values[column] is None:
-                    return False
-                continue
-            with stored_file(f"{self.path}/{file.path}") as stored:
-                footer = stored.metadata
-            if not all(_is_full(footer.row_group(k), column) for k in range(footer.num_row_groups)):
-                return False
-        return True
-
     def write_columns(self, schema: pa.Schema) -> None:
         """Keep the columns of a table that is still to be made, by the first that publishes."""
         from deltalake import Schema
@@ -132,7 +118,7 @@ class TableFolder:
         self._write(self._columns, json.loads(Schema.from_arrow(schema).to_json()))
 
     def read_columns(self) -> pa.Schema | None:
-        """The columns of the latest check; None if there was none."""
+        """The columns of the latest plan; None if there was none."""
         from deltalake import Schema
 
         try:
@@ -182,10 +168,3 @@ class TableFolder:
                 " Run the sink again: in Airflow clear the task that ran it"
             )
         return values
-
-
-def _is_full(group: pq.RowGroupMetaData, column: str) -> bool:
-    columns = [group.column(number) for number in range(group.num_columns)]
-    statistics = [chunk.statistics for chunk in columns if chunk.path_in_schema == column]
-    counted = [part for part in statistics if part is not None and part.has_null_count]
-    return bool(counted) and all(part.null_count == 0 for part in counted)

@@ -21,22 +21,23 @@ from ledger.errors import (
     IntegrityError,
     LedgerError,
     NotReadyError,
+    StageError,
     UnavailableError,
     WaitedError,
 )
-from ledger.sinks.base import Delivery, Publisher, Rule, require_staged
+from ledger.sinks.base import Delivery, Publisher, SinkPlan, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
 from ledger.sinks.delta.paths import require_openable
 from ledger.sinks.delta.schema import (
+    column_problems,
     require_checked,
-    require_columns,
     require_fit,
-    require_partitions,
     require_plain,
-    required,
     table_columns,
+    table_problems,
     table_rules,
 )
+from ledger.sinks.folder import require_room
 from ledger.sinks.staged_files import user_schema
 from ledger.types.arrow import nullable
 
@@ -77,50 +78,34 @@ class DeltaPublisher(Publisher):
         self._folder = TableFolder(self._path, partition_by)
         self._partition_by = partition_by
 
-    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
-        """Raise StageError unless rows of ``schema`` fit, and ConfigurationError unless a table
-        is, or can be, at the path. The columns of one still to be made are kept in
-        ``_ackledger``, for ``publish``.
+    def plan(self, schema: pa.Schema | None, delivery: Delivery | None) -> SinkPlan:
+        """See ``Publisher``; the rules are CHECK constraints, NOT NULL, and the lengths of char and
+        varchar. Raises ConfigurationError unless a table is, or can be, at the path.
+
+        With a delivery it keeps in ``_ackledger``, for ``publish``, the columns of a table that is
+        still to be made, and the rules.
         """
-        self._look(schema, by_row=by_row)
-        if self._open() is None:
-            self._folder.write_columns(nullable(schema))
-
-    def look(self, schema: pa.Schema | None, *, by_row: bool = True) -> None:
-        self._look(schema, by_row=by_row)
-
-    def _look(self, schema: pa.Schema | None, *, by_row: bool) -> None:
-        if schema is not None:
-            require_columns(schema, self._partition_by)
-        table = self._open()
-        if table is not None:
-            self._require_taking(table)
-            if schema is None:
-                return
-            columns = table_columns(table)
-            if by_row:
-                columns = pa.schema([column.with_nullable(True) for column in columns])
-            else:  # of NOT NULL the columns themselves show whether they keep to it
-                require_checked(table, required(table).values())
-            require_fit(schema, columns, f"Delta table {self._path}")
-            return
-        if strangers := self._folder.strangers():
-            raise ConfigurationError(
-                f"{self._path}: expected a Delta table or an empty folder, found {strangers[0]!r},"
-                " which no reader of the table would see and a vacuum would delete: choose another"
-                " path"
-            )
-
-    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
-        """All it asks for: CHECK constraints, NOT NULL, and the lengths of char and varchar."""
+        if delivery is None:
+            require_room(self._path)
+        problems = [] if schema is None else [*column_problems(schema, self._partition_by)]
         table = self._open()
         if table is None:
-            return ()
+            if strangers := self._folder.strangers():
+                raise ConfigurationError(
+                    f"{self._path}: expected a Delta table or an empty folder, found"
+                    f" {strangers[0]!r}, which no reader of the table would see and a vacuum would"
+                    " delete: choose another path"
+                )
+            if delivery is not None and schema is not None:
+                self._folder.write_columns(nullable(schema))
+            return SinkPlan(tuple(problems))
+        require_plain(table)
+        problems += table_problems(table, schema, self._partition_by)
         rules = table_rules(table)
-        if rules:
+        if rules and delivery is not None:
             conditions = [rule.condition for rule in rules]
             self._folder.write_checked(delivery.batch_id, delivery.version, conditions)
-        return rules
+        return SinkPlan(tuple(problems), rules)
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder in which a run stages its files."""
@@ -183,10 +168,6 @@ class DeltaPublisher(Publisher):
             return None
         except (DeltaError, OSError) as exc:
             raise self._failed("could not be opened", exc) from exc
-
-    def _require_taking(self, table: "DeltaTable") -> None:
-        require_plain(table)
-        require_partitions(self._partition_by, table)
 
     def _require_files_fit(self, staged: _Staged, columns: pa.Schema, place: str) -> None:
         """Files lack partition columns, and columns that the user has added since: these are
@@ -274,12 +255,10 @@ class DeltaPublisher(Publisher):
         from deltalake import CommitProperties
         from deltalake.exceptions import DeltaError
 
-        self._require_taking(table)
-        checked = {*self._folder.read_checked(delivery.batch_id, delivery.version)}
-        for name, condition in required(table).items():
-            if condition not in checked and self._folder.never_null(staged.files, name):
-                checked.add(condition)
-        require_checked(table, checked)
+        require_plain(table)
+        for problem in table_problems(table, None, self._partition_by):
+            raise StageError(f"rows do not fit Delta table {self._path}: {problem}")
+        require_checked(table, self._folder.read_checked(delivery.batch_id, delivery.version))
         self._require_files_fit(staged, table_columns(table), f"Delta table {self._path}")
         removed = self._to_remove(table, delivery)
 

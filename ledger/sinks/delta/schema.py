@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ledger.errors import ConfigurationError, StageError
 from ledger.sinks.base import Rule
-from ledger.sinks.folder import require_file_columns
+from ledger.sinks.folder import file_problems
 from ledger.types import arrow
 
 if TYPE_CHECKING:
@@ -33,19 +33,24 @@ _KNOWN_FEATURES = {
 }
 
 
-def require_columns(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
-    """Raise StageError for what no Delta table can hold."""
-    _require_names(schema.names)
+def column_problems(schema: pa.Schema, partition_by: tuple[str, ...]) -> Iterator[str]:
+    """Yield why no Delta table can hold these columns."""
+    yield from _name_problems(schema.names)
     for field in schema:
-        _require_types(field)
-    require_file_columns("the sink", partition_by, schema.names)
+        for where, kind in arrow.scalars(field.type, field.name):
+            if word(kind) is None:
+                yield (
+                    f"column {where!r} is of type {kind}: expected one that a Delta table can hold:"
+                    " cast it in the stage, for example to string"
+                )
+    yield from file_problems(partition_by, schema.names)
     for name in partition_by:
-        kind = arrow.text(schema.field(name).type, word)
-        if kind not in _IN_FOLDERS:
-            raise StageError(
-                f"the sink is partitioned by {name!r}, a {kind}: expected a type"
-                " whose text in a folder's name means one value to every reader: cast it in the"
-                " stage, for example to a date or a string"
+        kind = arrow.text(schema.field(name).type, word) if name in schema.names else None
+        if kind is not None and kind not in _IN_FOLDERS:
+            yield (
+                f"it is partitioned by {name!r}, a {kind}: expected a type whose text in a folder's"
+                " name means one value to every reader: cast it in the stage, for example to a"
+                " date or a string"
             )
 
 
@@ -65,15 +70,6 @@ def word(kind: pa.DataType) -> str | None:
     except Exception:  # deltalake raises nothing narrower
         return None
     return str(json.loads(columns)["fields"][0]["type"])
-
-
-def _require_types(field: pa.Field) -> None:
-    for where, kind in arrow.scalars(field.type, field.name):
-        if word(kind) is None:
-            raise StageError(
-                f"column {where!r} is of type {kind}: expected one that a Delta table can hold:"
-                " cast it in the stage, for example to string"
-            )
 
 
 def require_plain(table: "DeltaTable") -> None:
@@ -99,12 +95,6 @@ def table_rules(table: "DeltaTable") -> tuple[Rule, ...]:
     return tuple(rule for rule, _, _ in _rules(table))
 
 
-def required(table: "DeltaTable") -> dict[str, str]:
-    """Return the condition of each column that is NOT NULL, by the column's name."""
-    columns = table_columns(table)
-    return {field.name: _is_there(field.name) for field in columns if not field.nullable}
-
-
 def require_checked(table: "DeltaTable", checked: Collection[str]) -> None:
     """Raise ConfigurationError if the table has a rule whose condition the rows were not compared
     with."""
@@ -112,9 +102,8 @@ def require_checked(table: "DeltaTable", checked: Collection[str]) -> None:
         if rule.condition not in checked:
             raise ConfigurationError(
                 f"Delta table {table.table_uri}: {what}: the staged rows were not compared with it,"
-                " for it came after them, or they come from a combine or a state. Nothing was"
-                f" changed. Drop it (ALTER TABLE ... {drop}), publish again, and add it again once"
-                " the table keeps to it"
+                f" for it came after them. Nothing was changed. Drop it (ALTER TABLE ... {drop}),"
+                " publish again, and add it again once the table keeps to it"
             )
 
 
@@ -130,17 +119,14 @@ def _rules(table: "DeltaTable") -> Iterator[tuple[Rule, str, str]]:
         name, column = field.name, _quoted(field.name)
         alter = f"ALTER COLUMN {column}"
         if not field.nullable:
-            rule = Rule(_is_there(name), f"NOT NULL constraint violated for column: {name}")
+            condition = f"{column} IS NOT NULL"
+            rule = Rule(condition, f"NOT NULL constraint violated for column: {name}")
             yield rule, f"column {name!r} is NOT NULL", f"{alter} DROP NOT NULL"
         declared = _metadata(field).get("__CHAR_VARCHAR_TYPE_STRING", "")
         if length := _LENGTH.fullmatch(declared):
             reason = f"Exceeds char/varchar type length limitation: {length[1]}, column: {name}"
             rule = Rule(f"{column} IS NULL OR length({column}) <= {length[1]}", reason)
             yield rule, f"column {name!r} is a {declared}", f"{alter} TYPE string"
-
-
-def _is_there(name: str) -> str:
-    return f"{_quoted(name)} IS NOT NULL"
 
 
 def _quoted(name: str) -> str:
@@ -159,15 +145,22 @@ def require_fit(rows: pa.Schema, expected: pa.Schema, place: str) -> None:
         )
 
 
-def require_partitions(partition_by: tuple[str, ...], table: "DeltaTable") -> None:
-    """Raise StageError unless the table is partitioned by these columns."""
+def table_problems(
+    table: "DeltaTable", schema: pa.Schema | None, partition_by: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield why the table takes no rows of ``schema``; None: of any. Whether a column, unlike a
+    part of one, may be null is a matter of each row.
+    """
     expected = list(table.metadata().partition_columns)
     if sorted(expected) != sorted(partition_by):
-        raise StageError(
-            f"rows do not fit Delta table {table.table_uri}: partition columns: expected"
-            f" {expected}, found {list(partition_by)}. Change partition_by of the sink, or write to"
-            " another path"
+        yield (
+            f"partition columns: expected {expected}, found {list(partition_by)}: change"
+            " partition_by of the sink, or write to another path"
         )
+    if schema is not None:
+        columns = [column.with_nullable(True) for column in table_columns(table)]
+        for difference in arrow.differences(columns, schema, word):
+            yield f"{difference}: change the stage, or alter the table"
 
 
 def table_columns(table: "DeltaTable") -> pa.Schema:
@@ -175,17 +168,17 @@ def table_columns(table: "DeltaTable") -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
-def _require_names(names: list[str]) -> None:
+def _name_problems(names: list[str]) -> Iterator[str]:
     seen: dict[str, str] = {}
     for name in names:
         if not name or _NOT_IN_NAMES & set(name):
-            raise StageError(
+            yield (
                 f"column {name!r}: a Delta table takes no name that is empty or has one of "
                 f"{' '.join(map(repr, sorted(_NOT_IN_NAMES)))}: rename it in the stage"
             )
         other = seen.setdefault(name.lower(), name)
         if other != name or names.count(name) > 1:
-            raise StageError(
+            yield (
                 f"columns {other!r} and {name!r} are the same to a Delta table, which ignores case:"
                 " rename one in the stage"
             )

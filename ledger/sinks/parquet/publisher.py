@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ledger.core.paths import is_local
 from ledger.core.probes import reached
-from ledger.errors import ConfigurationError, StageError
-from ledger.sinks.base import Delivery, Publisher, require_staged
+from ledger.errors import ConfigurationError
+from ledger.sinks.base import Delivery, Publisher, SinkPlan, require_staged
 from ledger.sinks.folder import BATCH_FOLDER as BATCH
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
+from ledger.sinks.folder import require_room
 from ledger.sinks.parquet.renaming import require_renames
 from ledger.storage import stores
 
@@ -26,23 +28,24 @@ class ParquetPublisher(Publisher):
     path: str
     keeps_tracking = False
 
-    def look(self, schema: pa.Schema | None, *, by_row: bool = True) -> None:
-        if schema is None:
+    def plan(self, schema: pa.Schema | None, delivery: Delivery | None) -> SinkPlan:
+        """See ``Publisher``. Each folder has its own schema: all fits but what the folders' names
+        would hide. Raises DeclarationError or ConfigurationError where the store renames no
+        folders.
+        """
+        if delivery is None:
             require_renames(self.path)
-        else:
-            self.check(schema)
-
-    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
-        """Each folder has its own schema: all fits but what the folders' names would hide. Raises
-        StageError; DeclarationError or ConfigurationError where the store renames no folders."""
-        require_renames(self.path)
-        for name in schema.names:
-            if name.lower() == BATCH:
-                raise StageError(
-                    f"the sink's folder {self.path} has a folder {BATCH}=<id> for each batch, "
-                    f"whose value readers would take for column {name!r}: rename the column in the "
-                    "stage before the sink"
-                )
+            if is_local(self.path):
+                require_room(self.path)
+        return SinkPlan(
+            problems=tuple(
+                f"the folder {self.path} has a folder {BATCH}=<id> for each batch, whose value"
+                f" readers would take for column {name!r}: rename the column in the stage before"
+                " the sink"
+                for name in (schema.names if schema else ())
+                if name.lower() == BATCH
+            )
+        )
 
     def staging(self, batch_id: int, version: int) -> str:
         """Beside the folders that are published."""

@@ -76,10 +76,9 @@ class Target:
             case Trouble.VALUE:
                 return StageError(
                     f"{shown(self.url)} refused a row: {message}. Nothing of the batch was"
-                    " published. What it was staged against has changed since, or it comes from a"
-                    " combine or a state, or a trigger, a missing partition, or a row of another"
-                    " batch is in the way: change the table so that it takes the row, then"
-                    " publish it again",
+                    " published. What it was staged against has changed since, or a trigger, a"
+                    " missing partition, or a row of another batch is in the way: change the table"
+                    " so that it takes the row, then publish it again",
                     quotes=[message],
                 )
             case Trouble.REFUSED | Trouble.RIGHTS | Trouble.READ_ONLY:

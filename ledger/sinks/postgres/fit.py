@@ -20,48 +20,42 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 def new_columns(
     place: TablePlace, schema: pa.Schema, key: Sequence[str]
 ) -> dict[str, TypeEngine[Any]]:
-    """The columns of a table that is yet to be made, by name.
-
-    Raises StageError, naming each column that PostgreSQL cannot have.
+    """The columns of a table that is yet to be made, by name. Raises StageError, naming each column
+    that PostgreSQL cannot have.
     """
-    _require(place, _unusable(schema, key))
+    require_fit(place, None, schema, key)
     columns = {field.name: column_type(field.type) for field in schema}
     return {name: kind for name, kind in columns.items() if kind is not None}
 
 
-def require_fit(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> None:
-    """Raise StageError unless the table takes rows of ``schema``: it names every column with
-    what was expected and found, and the statement that would fix it.
-    """
-    _require_kind(table)
-    _require(table.place, _unusable(schema, key))
-    _require(table.place, _misfits(table, schema, key))
-
-
-def require_table(table: TargetTable, key: Sequence[str]) -> None:
-    """Raise StageError unless the table has what it needs whatever the rows are."""
-    _require_kind(table)
-    missing = (
-        f"key column {name!r} is missing: the table has {', '.join(table.columns)}"
-        for name in key
-        if name not in table.columns
-    )
-    _require(table.place, missing)
-    _require(table.place, _own_misfits(table, key))
-
-
-def _require_kind(table: TargetTable) -> None:
-    if table.kind not in ("r", "p"):
-        raise StageError(
-            f"the sink's table {table.place}: expected a table, found"
-            f" {_KINDS.get(table.kind, 'no table')}: choose another name"
-        )
-
-
-def _require(place: TablePlace, problems: Iterator[str]) -> None:
-    message = "; ".join(problems)
+def require_fit(
+    place: TablePlace, table: TargetTable | None, schema: pa.Schema, key: Sequence[str]
+) -> None:
+    """Raise StageError with all problems of the table, or of one that is yet to be made."""
+    message = "; ".join(problems(table, schema, key))
     if message:
         raise StageError(f"the sink's table {place} does not take the rows: {message}")
+
+
+def problems(table: TargetTable | None, schema: pa.Schema | None, key: Sequence[str]) -> list[str]:
+    """Return why the table takes no rows of ``schema``: every column with what was expected and
+    found, and the statement that would fix it.
+
+    ``table``: None: it is yet to be made. ``schema``: None: what it needs whatever the rows are.
+    """
+    if table is not None and table.kind not in ("r", "p"):
+        kind = _KINDS.get(table.kind, "no table")
+        return [f"{table.place}: expected a table, found {kind}: choose another name"]
+    if schema is not None:
+        unusable = [*_unusable(schema, key)]
+        return unusable if unusable or table is None else [*_misfits(table, schema, key)]
+    if table is None:
+        return []
+    missing = [name for name in key if name not in table.columns]
+    if missing:
+        has = ", ".join(table.columns)
+        return [f"key column {name!r} is missing: the table has {has}" for name in missing]
+    return [*_own_misfits(table, key)]
 
 
 def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:

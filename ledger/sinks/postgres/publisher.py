@@ -27,20 +27,20 @@ from ledger.sinks.base import (
     WHERE_STAGED_FILES_ARE_LOST,
     Delivery,
     Publisher,
-    Refusal,
+    SinkPlan,
     require_staged,
 )
 from ledger.sinks.postgres import foreign_keys
 from ledger.sinks.postgres import record as target_record
 from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres.connection import once, transact
-from ledger.sinks.postgres.copy_text import jsonb_texts, repeated_keys, to_csv
+from ledger.sinks.postgres.copy_text import to_csv
 from ledger.sinks.postgres.declared import Mode
-from ledger.sinks.postgres.fit import new_columns, require_fit, require_table
+from ledger.sinks.postgres.fit import new_columns, problems, require_fit
 from ledger.sinks.postgres.record import Commit
 from ledger.sinks.postgres.refusals import Trial
 from ledger.sinks.postgres.table import TablePlace, TargetTable
-from ledger.sinks.staged_files import are_tracked, record_batches, staged_schema, user_schema
+from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
 
 
 class PostgresPublisher(Publisher):
@@ -67,21 +67,14 @@ class PostgresPublisher(Publisher):
         """The folder in which a run stages its files."""
         return f"{self._staging_root}/batch={batch_id}/run={version}"
 
-    def look(self, schema: pa.Schema | None, *, by_row: bool = True) -> None:
-        """See ``Publisher``; a target that does not answer is not waited for."""
+    def plan(self, schema: pa.Schema | None, delivery: Delivery | None) -> SinkPlan:
+        """See ``Publisher``; the table itself is asked what it refuses: values, NOT NULL, CHECK and
+        unique keys; not: foreign keys, triggers and what they may change, exclusion constraints,
+        and partitions that are missing. Raises ConfigurationError when this user may not do what a
+        publish needs.
+        """
         columns = None if schema is None else user_schema(schema)
-        once(self._url, lambda connection: self._look(connection, columns))
-
-    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
-        """Raise StageError unless the table takes rows of ``schema``, or could be made for them;
-        ConfigurationError when this user may not do what that needs. Nothing is changed."""
-        transact(self._url, lambda connection: self._check(connection, user_schema(schema)))
-
-    def refused(self, delivery: Delivery) -> list[Refusal]:
-        """See ``Publisher``; the table itself is asked. Values, NOT NULL, CHECK and unique keys;
-        not: foreign keys, triggers and what they may change, exclusion constraints, and partitions
-        that are missing."""
-        return transact(self._url, lambda connection: self._refused(connection, delivery))
+        return once(self._url, lambda connection: self._plan(connection, columns, delivery))
 
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery, once; see ``ledger.sinks.base``.
@@ -92,31 +85,20 @@ class PostgresPublisher(Publisher):
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
 
-    def _look(self, connection: Connection, schema: pa.Schema | None) -> None:
-        if schema is not None:
-            self._check(connection, schema)
-            return
+    def _plan(
+        self, connection: Connection, schema: pa.Schema | None, delivery: Delivery | None
+    ) -> SinkPlan:
         place = target.find_place(connection, self._table)
-        if place.oid is not None:
-            require_table(target.find_table(connection, place), self._key)
+        table = None if place.oid is None else target.find_table(connection, place)
+        if wrong := problems(table, schema, self._key):
+            return SinkPlan(tuple(wrong))
         target.require_rights(connection, place)
-
-    def _check(self, connection: Connection, schema: pa.Schema) -> None:
-        place = target.find_place(connection, self._table)
-        if place.oid is None:
-            new_columns(place, schema, self._key)
-        else:
-            require_fit(target.find_table(connection, place), schema, self._key)
-        target.require_rights(connection, place)
-
-    def _refused(self, connection: Connection, delivery: Delivery) -> list[Refusal]:
-        schema = staged_schema(delivery.files)
-        if schema is None:
-            return []
-        place = target.find_place(connection, self._table)
+        staged = None if delivery is None else staged_schema(delivery.files)
+        if delivery is None or staged is None:
+            return SinkPlan()
         gone = self._gone(connection, place, delivery)
-        trial = Trial(connection, place, schema, self._key)
-        return trial.refusals(delivery.files, delivery.batch_id, gone)
+        trial = Trial(connection, place, staged, self._key)
+        return SinkPlan(refusals=tuple(trial.refusals(delivery.files, delivery.batch_id, gone)))
 
     def _gone(self, connection: Connection, place: TablePlace, delivery: Delivery) -> list[int]:
         """Batches whose rows leave the table when these come. Raises IntegrityError where another
@@ -186,7 +168,7 @@ class PostgresPublisher(Publisher):
             place = target.create_table(connection, place, columns, self._key)
         table = target.find_table(connection, place)
         if schema is not None:
-            require_fit(table, schema, self._key)
+            require_fit(place, table, schema, self._key)
         return table
 
     def _merge(
@@ -296,21 +278,14 @@ def _stage(
 def _encoded(
     delivery: Delivery, schema: pa.Schema, table: TargetTable
 ) -> Generator[bytes, None, None]:
-    """All rows as COPY reads them, piece by piece; the next is made while one is on its way. Raises
-    StageError for a row of which the table would lose a part, unless its run has tried it."""
-    # Rows of records are tried before their sink commits.
-    is_tried = not jsonb_texts(schema, table) or are_tracked(delivery.files)
-
-    def encoded(rows: pa.RecordBatch) -> bytes:
-        for reason, _ in () if is_tried else repeated_keys(rows, table):
-            raise StageError(reason)
-        return to_csv(rows, table)
-
+    """All rows as COPY reads them, piece by piece; the next is made while one is on its way. The
+    plan of the sink's run has tried them.
+    """
     with (
         closing(record_batches(delivery.files, schema)) as batches,
         ThreadPoolExecutor(1) as pool,
     ):
-        pieces = map(encoded, batches)
+        pieces = (to_csv(rows, table) for rows in batches)
         coming = pool.submit(next, pieces, None)
         while (piece := coming.result()) is not None:
             coming = pool.submit(next, pieces, None)

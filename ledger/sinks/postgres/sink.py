@@ -57,10 +57,6 @@ class PostgresSink(SinkOptions):
         bare = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
         return f"{bare}#{self.table}"
 
-    def check(self, settings: "Settings") -> str:
-        """See ``Sink``: the publisher has looked at the table itself."""
-        return f"{self.table} can be written to"
-
     def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         """See ``Sink``. Raises ConfigurationError if the variable that holds the URL is not set."""
         from ledger.sinks.postgres.publisher import PostgresPublisher

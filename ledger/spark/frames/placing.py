@@ -8,7 +8,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType
 
 from ledger.core.column_names import FAILED
-from ledger.errors import StageError
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.job import Witness
 
@@ -74,16 +73,6 @@ def misplaced_rows(wrote: Witness, rows: DataFrame, step: SinkStep) -> DataFrame
     if not wrote.counted.get(_MISPLACED):
         return None
     return rows.withColumn(FAILED, _reason(rows, step)).where(F.col(FAILED).isNotNull())
-
-
-def require_placed(wrote: Witness, rows: DataFrame, step: SinkStep) -> None:
-    """Raise StageError if there is one; it belongs to no record that could fail with it."""
-    misplaced = misplaced_rows(wrote, rows, step)
-    row = None if misplaced is None else misplaced.first()
-    if row is not None:
-        raise StageError(
-            f"sink {step.name!r}: {row[FAILED]}. Write a word instead in the step before the sink"
-        )
 
 
 def _texts(rows: DataFrame, step: SinkStep) -> list[str]:

@@ -1,7 +1,7 @@
 """The staged rows that a sink does not take, and the records that fail with them."""
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -12,17 +12,20 @@ from pyspark.sql.types import StructType
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import FAILED, POSITION, ROOT, ROOTS
 from ledger.core.paths import literal
+from ledger.databases.driver_errors import persist
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import refused
 from ledger.deltas.stored import SHARED
 from ledger.errors import ConfigurationError, StageError
 from ledger.pipeline.steps import SinkStep
-from ledger.sinks.base import Delivery, Publisher, Refusal, Rule
+from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, SinkPlan, planned
 from ledger.spark.failures import one_line, translated
+from ledger.spark.frames.inputs import user_columns
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
 from ledger.storage.manifest import Manifest
+from ledger.types.spark_arrow import to_arrow_schema
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,21 @@ def staged_rows(job: Job, delivery: Delivery, schema: StructType) -> DataFrame:
     return reader.parquet(*literal([file.path for file in delivery.files]))
 
 
+def plan_of(
+    step: SinkStep, publisher: Publisher, rows: DataFrame, delivery: Delivery | None = None
+) -> SinkPlan:
+    """Return the plan of a sink for these rows. Raises StageError with its problems. A place that
+    does not answer is asked again.
+    """
+    schema = to_arrow_schema(rows.select(*user_columns(rows)).schema)
+    return persist(partial(planned, step.sink.place, publisher, schema, delivery))
+
+
 def find_refused(
     job: Job,
     run: OpenedRun,
     step: SinkStep,
-    publisher: Publisher,
+    plan: SinkPlan,
     delivery: Delivery,
     schema: StructType,
     misplaced: DataFrame | None,
@@ -70,11 +83,8 @@ def find_refused(
 
     Raises StageError if some belong to no record, so that none can fail with them.
     """
-    if not delivery.files:
-        return None
-    rules = publisher.rules(delivery)
-    listed = publisher.refused(delivery)
-    if not rules and not listed and misplaced is None:
+    rules, listed = plan.rules, list(plan.refusals)
+    if not delivery.files or (not rules and not listed and misplaced is None):
         return None
     folder = delivery.folder if step.sink.partition_by else None
     staged, manifest = staged_rows(job, delivery, schema), Manifest(delivery.files)
@@ -192,5 +202,5 @@ def _require_records(run: OpenedRun, step: SinkStep, roots: DataFrame) -> None:
     if row is not None:
         raise StageError(
             f"sink {step.name!r} refuses rows, and {why}; the first: {row[FAILED]}. Fix or drop "
-            "them in the stage before the sink, or change the table, then run the sink again"
+            "them in the step before the sink, or change the table, then run the sink again"
         )

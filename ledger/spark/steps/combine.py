@@ -38,7 +38,7 @@ def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     withhold.
     """
     rows = delivered_rows(job, run.input_run)
-    manifest = stage_result(job, run, step, rows.select(*user_columns(rows)))
+    manifest = stage_result(job, run, step, rows.select(*user_columns(rows)), "family")
 
     def decide(connection: Connection) -> None:
         require_last(connection, run.batch)

@@ -3,19 +3,21 @@ sinks that read it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
+from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun
 from ledger.pipeline.steps import SinkStep, Step
 from ledger.spark.frames.inputs import user_columns
-from ledger.spark.frames.placing import counting_misplaced, require_placed
+from ledger.spark.frames.placing import counting_misplaced, misplaced_rows
+from ledger.spark.frames.refused import find_refused, plan_of
 from ledger.spark.frames.staging import require_unique_keys, stage_rows
 from ledger.spark.job import STORED, Job, Witness, require_equal, write_files
 from ledger.spark.steps.stage import check_frame
 from ledger.storage.manifest import Manifest, take_manifest
-from ledger.types.spark_arrow import to_arrow_schema
+from ledger.store.queries import publications
 
 
 def result_of(
@@ -40,16 +42,35 @@ def store_result(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
     return manifest
 
 
-def stage_result(job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame) -> Manifest:
+def stage_result(
+    job: Job,
+    run: OpenedRun,
+    step: SinkStep,
+    rows: DataFrame,
+    of: Literal["family", "pipeline"],
+) -> Manifest:
     """Stage the rows as a sink is to publish them, all of them. Raises StageError if its place does
-    not take their columns, or one of the rows, or if two have a key of it.
+    not take their columns, or one of the rows, or if two have a key of it. ``of``: whose
+    earlier result they replace.
     """
     publisher = job.publisher(step)
-    publisher.check(to_arrow_schema(rows.schema))
+    plan_of(step, publisher, rows)
     require_unique_keys(step, rows)
     wrote = Witness(counting=counting_misplaced(step))
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     manifest = stage_rows(rows, step, folder, wrote)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
-    require_placed(wrote, rows, step)
+    delivery = job.database.transact(
+        lambda c: delivery_of(
+            c,
+            publisher,
+            run.batch,
+            step.name,
+            run.run_id,
+            manifest.files,
+            publications.replaced_results(c, run.run_id, of),
+        )
+    )
+    plan, misplaced = plan_of(step, publisher, rows, delivery), misplaced_rows(wrote, rows, step)
+    find_refused(job, run, step, plan, delivery, rows.schema, misplaced)
     return manifest

@@ -15,14 +15,13 @@ from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.acked import united
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.placing import misplaced_rows
-from ledger.spark.frames.refused import Refused, find_refused
+from ledger.spark.frames.refused import Refused, find_refused, plan_of
 from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.job import Job, require_equal
 from ledger.spark.sink_tracking import OWN, sink_tracking
 from ledger.spark.tracking import posted
 from ledger.spark.units.units import Replacement
 from ledger.store.queries import publications
-from ledger.types.spark_arrow import to_arrow_schema
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
@@ -33,7 +32,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     """
     rows = input_rows(job, run)
     publisher = job.publisher(step)
-    publisher.check(to_arrow_schema(rows.select(*user_columns(rows)).schema), by_row=True)
+    plan_of(step, publisher, rows)
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     dedup = Deduplicator(job, run, step)
     unique = dedup.keep(rows)
@@ -56,7 +55,8 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     )
     misplaced = misplaced_rows(tracking.wrote, delivered, step)
     schema = delivered.select(*columns).schema
-    refused = find_refused(job, run, step, publisher, delivery, schema, misplaced)
+    plan = plan_of(step, publisher, rows, delivery)
+    refused = find_refused(job, run, step, plan, delivery, schema, misplaced)
     duplicates = tracking.tally(dedup.dropped(rows))
     outcome = tracking.fold(rows, duplicates)
     if refused is not None:

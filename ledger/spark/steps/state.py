@@ -88,6 +88,7 @@ def _stored(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
     """The rows of a state as a sink is to publish them."""
-    staged = stage_result(job, run, job.pipeline.sink_named(run.step), read_files(job.spark, state))
+    sink, rows = job.pipeline.sink_named(run.step), read_files(job.spark, state)
+    staged = stage_result(job, run, sink, rows, "pipeline")
     record = Record(input_rows=state.rows, output_rows=staged.rows)
     return StepOutput(record, staged.files)

@@ -113,39 +113,43 @@ _BESIDE = {
     "family": "o.family_id = b.family_id",
     "pipeline": "o.pipeline_id = b.pipeline_id",
 }
+_OTHERS = """
+FROM step_run r
+JOIN batch b USING (batch_id)
+JOIN batch o ON {} AND o.batch_id <> b.batch_id
+JOIN publication x ON x.batch_id = o.batch_id AND x.sink = r.step
+WHERE r.step_run_id = :run AND x.replaced_at IS NULL
+"""
+
+
+def replaced_results(
+    connection: Connection, run_id: int, of: Literal["family", "pipeline"]
+) -> list[int]:
+    """Return the batches whose result a sink's run replaces: what it has published, or was going to
+    publish, ``of`` the family or of the pipeline, and whatever the latter would have replaced.
+    """
+    statement = text(f"""
+        WITH others AS (SELECT x.* {_OTHERS.format(_BESIDE[of])})
+        SELECT batch_id FROM others
+        UNION
+        SELECT s.replaced_batch_id FROM others JOIN sink_replacement s USING (step_run_id)
+        WHERE published_at IS NULL
+        ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"run": run_id}).scalars())
 
 
 def decide_result(connection: Connection, run_id: int, of: Literal["family", "pipeline"]) -> None:
-    """Decide that a sink publishes the staged result of its run, in place of the result that it
-    published, or was going to publish, before: ``of`` the family or of the pipeline.
+    """Decide that a sink publishes the result that its run has staged, in place of
+    ``replaced_results``.
     """
-    keys = {"run": run_id}
-    others = f"""
-        FROM step_run r
-        JOIN batch b USING (batch_id)
-        JOIN batch o ON {_BESIDE[of]} AND o.batch_id <> b.batch_id
-        JOIN publication x ON x.batch_id = o.batch_id AND x.sink = r.step
-        WHERE r.step_run_id = :run AND x.replaced_at IS NULL
-    """
-    connection.execute(text(_DECIDE_RUN), keys)
-    connection.execute(
-        text(f"""
-        WITH others AS (SELECT x.* {others})
-        INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
-        SELECT :run, batch_id FROM others
-        UNION  -- and whatever one that was not published would have replaced
-        SELECT :run, s.replaced_batch_id FROM others JOIN sink_replacement s USING (step_run_id)
-        WHERE published_at IS NULL
-        """),
-        keys,
-    )
-    connection.execute(
-        text(f"""
-        UPDATE publication SET replaced_at = now()
-        WHERE published_at IS NULL AND step_run_id IN (SELECT x.step_run_id {others})
-        """),
-        keys,
-    )
+    decide_at_commit(connection, run_id)
+    note_replaced(connection, run_id, replaced_results(connection, run_id, of))
+    statement = text(f"""
+        UPDATE publication SET replaced_at = now() WHERE published_at IS NULL
+        AND step_run_id IN (SELECT x.step_run_id {_OTHERS.format(_BESIDE[of])})
+    """)
+    connection.execute(statement, {"run": run_id})
 
 
 def open_failures(connection: Connection, original_id: int) -> int:
