@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 
 from benchmarks import small, small_pipelines
 from ledger.airflow import SparkSubmit, pipeline_dag
-from ledger.airflow.submitting import CONF
+from ledger.airflow.spark_tasks import CONF
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 

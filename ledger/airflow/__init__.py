@@ -1,5 +1,5 @@
-"""Airflow's face: a pipeline as a DAG, the sweeper, the forms that replay and accept, and what
-downstream DAGs use.
+"""The public names for DAG files: a pipeline as a DAG, the sweeper, the forms that replay and
+accept, and sensors and notifiers for other DAGs.
 """
 
 from importlib import import_module
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from ledger.airflow.maintenance import REPLAY_WANTED, accept_dag, replay_dag, sweeper_dag
     from ledger.airflow.notifiers import WhenFailedRatio, WhenQuarantineGrows, near_deadline
     from ledger.airflow.pipelines import pipeline_dag
-    from ledger.airflow.submitting import SparkSubmit
-    from ledger.airflow.waiting import LedgerCompleteSensor, LedgerGate, interval_complete
+    from ledger.airflow.sensors import LedgerCompleteSensor, LedgerGate, interval_complete
+    from ledger.airflow.spark_tasks import SparkSubmit
 
 __all__ = [
     "REPLAY_WANTED",
@@ -28,18 +28,18 @@ __all__ = [
 ]
 _PLACES = {
     "pipeline_dag": "pipelines",
-    "SparkSubmit": "submitting",
-    **dict.fromkeys(("LedgerCompleteSensor", "LedgerGate", "interval_complete"), "waiting"),
+    "SparkSubmit": "spark_tasks",
+    **dict.fromkeys(("LedgerCompleteSensor", "LedgerGate", "interval_complete"), "sensors"),
     **dict.fromkeys(("WhenFailedRatio", "WhenQuarantineGrows", "near_deadline"), "notifiers"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: each process of Airflow loads the plugin,
-    and few a pipeline. Raises AttributeError for any other name.
+    """Import a public name when it is first asked for, because each process of Airflow imports the
+    plugin, and few a pipeline. Raises AttributeError for any other name.
     """
     if name in __all__:
-        # Not above: what it imports is nothing that the plugin needs.
+        # Not imported above, because the plugin does not need it.
         import_module("ledger.core.extras").require_package("airflow", "ledger.airflow")
         module = _PLACES.get(name, "maintenance")
         return getattr(import_module(f"ledger.airflow.{module}"), name)

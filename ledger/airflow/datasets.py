@@ -1,15 +1,15 @@
-"""Names of places as OpenLineage gives them, so that the graph of others goes on there."""
+"""OpenLineage's names of places, so that a graph of other tools continues here."""
 
 from urllib.parse import urlsplit
 
-NAMESPACE = "ackledger"  # of what lies between two steps, and of places that are no URL
+NAMESPACE = "ackledger"  # of datasets between two steps, and of places that are no URL
 _PORTS = {"postgres": 5432, "mysql": 3306}
 _SCHEMES = {"postgresql": "postgres", "s3a": "s3", "s3n": "s3"}
 
 
 def dataset(address: str) -> tuple[str, str]:
-    """Namespace and name, as OpenLineage names what is at a path, a URL, or a URL of a database
-    with ``#<table>``; anything else is a name of our own.
+    """Return OpenLineage's namespace and name of a path, a URL, or a URL of a database with
+    ``#<table>``. Any other address is a name in the namespace ``ackledger``.
     """
     if address.startswith("/"):
         return "file", address
@@ -20,16 +20,11 @@ def dataset(address: str) -> tuple[str, str]:
         return NAMESPACE, address
     if scheme == "file":
         return "file", url.path
-    place = url.netloc.rpartition("@")[2]
-    if not url.fragment:
-        return f"{scheme}://{place}", url.path.lstrip("/") or "/"
-    return _table(scheme, place, url.path.strip("/"), url.fragment)
-
-
-def _table(scheme: str, place: str, database: str, table: str) -> tuple[str, str]:
-    port = _PORTS.get(scheme)
-    if port is not None and not place.rpartition("]")[2].count(":"):
-        place = f"{place or 'localhost'}:{port}"
+    host, table = url.netloc.rpartition("@")[2], url.fragment
+    if not table:
+        return f"{scheme}://{host}", url.path.lstrip("/") or "/"
+    if scheme in _PORTS and not host.rpartition("]")[2].count(":"):
+        host = f"{host or 'localhost'}:{_PORTS[scheme]}"
     if scheme == "postgres" and "." not in table:
         table = f"public.{table}"
-    return f"{scheme}://{place}", ".".join(filter(None, (database, table)))
+    return f"{scheme}://{host}", ".".join(filter(None, (url.path.strip("/"), table)))

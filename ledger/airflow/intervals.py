@@ -1,23 +1,24 @@
-"""Interval that a run reads: the one in its conf, the one that its date is in, or its data
-interval.
-"""
+"""The interval that a run of a DAG reads."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 from ledger.errors import InputError
 
-# Runs whose date a person, or another DAG, has chosen. Airflow gives them the interval before it.
+# Types of runs with a date that a person, or another DAG, has chosen. Airflow gives them the data
+# interval before that date.
 _DATED = ("manual", "operator_triggered")
+_Bounds = tuple[datetime, datetime]
 _EXAMPLE = '{"interval_start": "2013-01-01", "interval_end": "2013-02-01"}'
 
 
 def interval_of(
     conf: dict[str, Any], run: Any, schedule: str | None, now: datetime | None = None
-) -> tuple[datetime, datetime]:
-    """Start, and end, exclusive, of what a DAG run reads. A run id's date is never looked at.
+) -> _Bounds:
+    """Return the start and the exclusive end of the interval that a DAG run reads: of its conf, the
+    interval of ``schedule`` that contains the date of a run by hand, or the run's data interval.
 
-    ``now``: what has not ended by then (default: the clock) is not read unless the conf names it.
+    ``now``: an interval that ends later is read only if the conf names it (default: the clock).
     Raises InputError, which names the conf to pass, if the run names no interval.
     """
     start, end = conf.get("interval_start"), conf.get("interval_end")
@@ -28,46 +29,37 @@ def interval_of(
             "the run's conf has only one of interval_start and interval_end: expected both, or"
             " neither"
         )
-    if run.run_type.value in _DATED:
-        return _dated(run.logical_date, schedule, now or datetime.now(UTC))
-    if run.data_interval_start is None or run.data_interval_end is None:
-        raise InputError(
-            f"this run has no data interval: trigger it with a date, or with conf {_EXAMPLE}"
-        )
-    return run.data_interval_start, run.data_interval_end
-
-
-def _dated(date: datetime | None, schedule: str | None, now: datetime) -> tuple[datetime, datetime]:
-    """The interval of the schedule that the date lies in: 2013-01-01 of a monthly DAG is
-    January.
-    """
+    if run.run_type.value not in _DATED:
+        if run.data_interval_start is None or run.data_interval_end is None:
+            raise InputError(
+                f"this run has no data interval: trigger it with a date, or with conf {_EXAMPLE}"
+            )
+        return run.data_interval_start, run.data_interval_end
     if schedule is None:
         raise InputError(
             "this run has no data interval, for its DAG has no schedule: trigger it with conf "
             f"{_EXAMPLE}"
         )
+    now = now or datetime.now(UTC)
     ended, _ = _around(schedule, now)
-    if date is None:
+    if run.logical_date is None:
         raise InputError(
             "this run has no data interval: trigger it with a logical date that lies in one, or "
             f"with conf, for the last one that has ended {_conf(ended)}"
         )
-    _, interval = _around(schedule, date)
+    _, interval = _around(schedule, run.logical_date)
     if interval[1] > now:
         raise InputError(
-            f"the run's logical date {date.isoformat()} lies in an interval that has not ended: "
-            f"{interval[0].isoformat()} to {interval[1].isoformat()}. Trigger it with an earlier "
-            f"date, or with conf, for the last one that has ended {_conf(ended)}, for this one as"
-            f" far as it is there {_conf(interval)}"
+            f"the run's logical date {run.logical_date.isoformat()} lies in an interval that has"
+            f" not ended: {interval[0].isoformat()} to {interval[1].isoformat()}. Trigger it with"
+            f" an earlier date, or with conf, for the last one that has ended {_conf(ended)}, for"
+            f" this one as far as it is there {_conf(interval)}"
         )
     return interval
 
 
-Interval = tuple[datetime, datetime]
-
-
-def _around(schedule: str, at: datetime) -> tuple[Interval, Interval]:
-    """The last interval that has ended at a time, and the one that the time lies in."""
+def _around(schedule: str, at: datetime) -> tuple[_Bounds, _Bounds]:
+    """Return the last interval that has ended at a time, and the interval that contains it."""
     from airflow.sdk.timezone import coerce_datetime
     from airflow.timetables.base import TimeRestriction
     from airflow.timetables.interval import CronDataIntervalTimetable
@@ -83,13 +75,13 @@ def _around(schedule: str, at: datetime) -> tuple[Interval, Interval]:
     return (ended.start, ended.end), (current.start, current.end)
 
 
-def _conf(interval: Interval) -> str:
+def _conf(interval: _Bounds) -> str:
     start, end = (instant.isoformat() for instant in interval)
     return f'{{"interval_start": "{start}", "interval_end": "{end}"}}'
 
 
 def instant(value: str) -> datetime:
-    """An instant from its text. Raises InputError unless it is an ISO date."""
+    """Parse an instant. Raises InputError unless it is an ISO date."""
     try:
         return datetime.fromisoformat(value)
     except (TypeError, ValueError) as exc:

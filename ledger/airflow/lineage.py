@@ -2,8 +2,7 @@
 Airflow's provider asks a task for them, and needs that provider.
 """
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
+from collections.abc import Collection
 from typing import Any
 
 import attr
@@ -26,7 +25,7 @@ SCHEMA = "x-ledger://openlineage/AckledgerRunFacet.json"  # docs/alerting.md has
 
 @attr.define
 class AckledgerRunFacet(RunFacet):  # type: ignore[misc]
-    """The batch of a run, and the rows of its steps: each a mapping of the schema's names."""
+    """The batch of a run, and the rows of each of its steps by the schema's names."""
 
     pipeline: str
     batchId: int  # noqa: N815
@@ -47,8 +46,9 @@ def of_steps(
     batch_id: int,
     steps: Collection[str] | None = None,
 ) -> OperatorLineage[Any, Any]:
-    """Return the datasets that these steps of a batch have read and written, or, without ``steps``,
-    those of the whole batch; none if no step of them has run.
+    """Return the datasets that steps of a batch have read and written; none if no step has run.
+
+    ``steps``: None is the whole batch, of which only the datasets of sources and sinks count.
     """
     batch = get_batch(database, batch_id)
     rows = rows_of_steps(database, batch_id)
@@ -56,20 +56,12 @@ def of_steps(
     if not step_rows:
         return OperatorLineage()
     graph, whole = _Datasets(settings, pipeline, batch), steps is None
-    return OperatorLineage(
-        inputs=[entry for row in step_rows for entry in graph.read_by(row, whole=whole)],
-        outputs=[entry for row in step_rows for entry in graph.written_by(row, whole=whole)],
-        run_facets={NAMESPACE: _facet(batch, step_rows)},
-    )
-
-
-def _facet(batch: Batch, rows: Sequence[StepRows]) -> AckledgerRunFacet:
-    return AckledgerRunFacet(
+    facet = AckledgerRunFacet(
         pipeline=batch.pipeline,
         batchId=batch.batch_id,
         kind=batch.kind.value,
-        intervalStart=_iso(batch.interval_start),
-        intervalEnd=_iso(batch.interval_end),
+        intervalStart=batch.interval_start.isoformat(),
+        intervalEnd=batch.interval_end.isoformat(),
         steps=[
             {
                 "step": row.step,
@@ -80,25 +72,26 @@ def _facet(batch: Batch, rows: Sequence[StepRows]) -> AckledgerRunFacet:
                 "rowsDropped": row.dropped_rows,
                 "rowsFailed": row.failed_rows,
             }
-            for row in rows
+            for row in step_rows
         ],
+    )
+    return OperatorLineage(
+        inputs=[entry for row in step_rows for entry in graph.read_by(row, whole=whole)],
+        outputs=[entry for row in step_rows for entry in graph.written_by(row, whole=whole)],
+        run_facets={NAMESPACE: facet},
     )
 
 
-def _iso(instant: datetime) -> str:
-    return instant.isoformat()
-
-
 class _Datasets:
-    """The datasets of a batch. Between two steps there is one for each step that writes."""
+    """The datasets of a batch: of its sources and sinks, and one for each step between them."""
 
     def __init__(self, settings: Settings, pipeline: Pipeline, batch: Batch):
         self._settings, self._pipeline = settings, pipeline
         self._reads = {step.name: step.reads for step in batch.topology}
 
     def read_by(self, row: StepRows, *, whole: bool) -> list[InputDataset]:
-        """Return the datasets that a step has read: of a source its own, of any other step those of
-        the steps before it. ``whole``: a driver of all steps reads only the sources.
+        """Return the dataset that a source has read, or those of the steps that another step reads.
+        ``whole``: one driver ran all steps, so only sources have read any.
         """
         if row.path is not None:
             return [_input(*dataset(row.path), row.input_rows)]
@@ -109,8 +102,8 @@ class _Datasets:
         return [_input(NAMESPACE, self._between(name), rows) for name in reads]
 
     def written_by(self, row: StepRows, *, whole: bool) -> list[OutputDataset]:
-        """Return the dataset that a step has written: of a sink its place, of any other step the
-        one that the next steps read. ``whole``: a driver of all steps writes only to the sinks.
+        """Return the place to which a sink has written, or the dataset of another step.
+        ``whole``: one driver ran all steps, so only sinks have written any.
         """
         step = next((sink for sink in self._pipeline.sinks() if sink.name == row.step), None)
         if step is not None:

@@ -1,4 +1,4 @@
-"""Links of tasks, which Airflow shows beside their logs."""
+"""Links that Airflow shows beside the logs of tasks."""
 
 from typing import Any
 from urllib.parse import quote
@@ -11,25 +11,23 @@ REPLAY_DAG, ACCEPT_DAG = "ledger_replay", "ledger_accept"  # forms of all pipeli
 
 
 class InLedger(BaseOperatorLink):
-    """Leads to the page of the run's batch: ``batch_id`` of the operator, once it has run."""
+    """Links to the page of the run's batch: ``batch_id`` of the operator, once it has run."""
 
     name = "Batch in the ledger"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """Asked for by Airflow once the task has ended, in the task's own process."""
+        """Return the address, once the task has ended, in the task's own process."""
         batch_id = getattr(operator, "batch_id", None)
         return page_of(batch_id) if batch_id is not None else ""
 
 
 class NextStep(BaseOperatorLink):
-    """Leads to the DAG that replays, or accepts, what is missing: ``next_dag`` of the operator; its
-    form takes the batch.
-    """
+    """Links to the DAG that replays or accepts the lost records: ``next_dag`` of the operator."""
 
     name = "Next step"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """Asked for by Airflow once the task has ended, in the task's own process."""
+        """Return the address, once the task has ended, in the task's own process."""
         dag_id = getattr(operator, "next_dag", None)
         return _address(f"/dags/{quote(dag_id, safe='')}") if dag_id else ""
 

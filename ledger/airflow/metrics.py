@@ -21,8 +21,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. ``tags``: their names; where a backend has none, their values, in this order, end
-    a second name. ``sent_by``: the tasks that send it.
+    """One metric.
+
+    ``tags``: names of the tags. For backends without tags, their values in this order end a second
+    name. ``sent_by``: the task that sends it.
     """
 
     name: str
@@ -32,7 +34,7 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """Name under which it is sent, without Airflow's own prefix."""
+        """The name under which it is sent, without Airflow's own prefix."""
         return f"{PREFIX}.{self.name}"
 
 
@@ -77,7 +79,7 @@ _ROWS = ("input", "output", "failed")
 
 
 def of_batch(database: "Database", batch_id: int) -> None:
-    """Send what a decided batch has come to."""
+    """Send the records, rows and seconds of a decided batch."""
     from ledger.batch.outcome.readings import get_batch
     from ledger.batch.outcome.summary import summarize
 
@@ -97,13 +99,13 @@ def of_batch(database: "Database", batch_id: int) -> None:
 
 
 def of_settlement(pipeline: str, seconds: float) -> None:
-    """Send how long it took to decide a batch."""
+    """Send the seconds that it took to decide a batch."""
     _send(SETTLE_SECONDS, seconds, pipeline)
 
 
 def of_ledger(database: "Database", overdue: Sequence[int]) -> None:
-    """Send what each pipeline has open, lost, or pending: ``overdue``, batches that a sweep
-    has found.
+    """Send the open, lost and pending batches and records of each pipeline. ``overdue``: batches
+    that a sweep has listed as overdue.
     """
     from ledger.batch.outcome.readings import measure
 
@@ -117,23 +119,19 @@ def of_ledger(database: "Database", overdue: Sequence[int]) -> None:
 
 @contextmanager
 def _if_wanted() -> Iterator[bool]:
-    """Whether Airflow sends statistics anywhere: if not, the ledger need not be asked. One that is
-    away is logged: the task has done what it is for.
+    """Yield whether Airflow sends statistics anywhere: if not, the ledger need not be asked. Errors
+    of the ledger are logged, because the task itself has succeeded.
     """
     try:
-        yield _is_on()
+        yield any(configuration().getboolean("metrics", kind, fallback=False) for kind in _KINDS)
     except LedgerError as exc:
         _log.warning("no metrics are sent of the ledger: %s", exc)
 
 
-def _is_on() -> bool:
-    return any(configuration().getboolean("metrics", kind, fallback=False) for kind in _KINDS)
-
-
 def _send(metric: Metric, value: float, *values: str) -> None:
-    """Send one value, tagged; where Airflow's configuration has ``legacy_names_on``, also under a
-    name that the tags are part of, as Airflow sends its own: plain StatsD drops tags. What the
-    backend raises is logged, too.
+    """Send one value with tags. Where Airflow's configuration has ``legacy_names_on``, also send it
+    under a name that includes them, as Airflow does, because plain StatsD drops tags. Errors of the
+    backend are logged.
     """
     tags: dict[str, Any] = dict(zip(metric.tags, values, strict=True))
     try:

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import BaseNotifier
 
 from ledger.airflow.links import page_of
-from ledger.airflow.submitting import connected
+from ledger.airflow.tasks import connected
 from ledger.airflow.versions import with_deadlines
 from ledger.core.durations import seconds
 from ledger.errors import DeclarationError
@@ -23,7 +23,7 @@ Notify = Callable[[Any], object]  # a notifier of Airflow, or any function of th
 
 
 class _Conditional(BaseNotifier):
-    """Calls ``notify`` for the batch of the run in whose callback it is, if ``_facts`` has some."""
+    """Calls ``notify`` for the batch of the callback's run if ``facts`` returns some."""
 
     def __init__(self, *, notify: Notify):
         super().__init__()
@@ -35,10 +35,12 @@ class _Conditional(BaseNotifier):
         self._notify = notify
 
     def notify(self, context: Any) -> None:
+        # For a run without tasks Airflow gives the DAG and the run's id, without the run.
+        conf = getattr(context.get("dag_run"), "conf", None)
         database = connected()
         try:
-            batch_id = _batch_of(database, *_run_in(context))
-            facts = None if batch_id is None else self._facts(database, batch_id)
+            batch_id = _batch_of(database, context["dag"].dag_id, context["run_id"], conf)
+            facts = None if batch_id is None else self.facts(database, batch_id)
         finally:
             database.dispose()
         if facts is None:
@@ -47,9 +49,10 @@ class _Conditional(BaseNotifier):
         _send(self._notify, context, facts)
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        """There are none here: those of ``notify`` are rendered once it is called."""
+        """Render nothing: the templates of ``notify`` are rendered once it is called."""
 
-    def _facts(self, database: Any, batch_id: int) -> Any:
+    def facts(self, database: Any, batch_id: int) -> Any:
+        """Return the facts to report of a batch, or None."""
         raise NotImplementedError
 
 
@@ -71,7 +74,8 @@ class WhenFailedRatio(_Conditional):
             )
         self._above = above
 
-    def _facts(self, database: Any, batch_id: int) -> Any:
+    def facts(self, database: Any, batch_id: int) -> Any:
+        """Return them if too many records are failed or quarantined, or the batch is on hold."""
         from ledger.batch.outcome.alerts import failed_ratio
 
         return failed_ratio(database, batch_id, self._above)
@@ -91,7 +95,8 @@ class WhenQuarantineGrows(_Conditional):
             )
         self._by, self._within = by, timedelta(seconds=seconds(within))
 
-    def _facts(self, database: Any, batch_id: int) -> Any:
+    def facts(self, database: Any, batch_id: int) -> Any:
+        """Return them if the quarantine has grown beyond the limit."""
         from ledger.batch.outcome.alerts import quarantine_growth
 
         return quarantine_growth(database, batch_id, self._by, self._within)
@@ -144,7 +149,7 @@ def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
     run = context["dag_run"]
     database = connected()
     try:
-        # The run as Airflow's API gives it, which calls its id otherwise than other contexts.
+        # The run as Airflow's API gives it, whose name of the id differs from other contexts.
         batch_id = _batch_of(database, run["dag_id"], run["dag_run_id"], run["conf"])
         facts = None if batch_id is None else still_open(database, batch_id)
     finally:
@@ -159,14 +164,8 @@ def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
         _send(lambda full_context: callback(**options, context=full_context), context, facts)
 
 
-def _run_in(context: Any) -> tuple[str, str, dict[str, Any] | None]:
-    """DAG, run and conf of a callback; of a run without tasks Airflow gives the DAG and run id."""
-    run = context.get("dag_run")
-    return context["dag"].dag_id, context["run_id"], getattr(run, "conf", None)
-
-
 def _batch_of(database: Any, dag_id: str, run_id: str, conf: dict[str, Any] | None) -> int | None:
-    """The batch that a run opened, or after which it looks."""
+    """Return the batch that a run opened, or the one that its conf names."""
     from ledger.batch.outcome.alerts import batch_of_run
 
     number = (conf or {}).get("batch")
@@ -174,7 +173,7 @@ def _batch_of(database: Any, dag_id: str, run_id: str, conf: dict[str, Any] | No
 
 
 def _send(notify: Notify, context: Any, facts: Any) -> None:
-    """Call a copy: a notifier keeps what its templates were rendered to, and several are sent."""
+    """Call a copy of a notifier, because rendering its templates changes it."""
     full_context = {**context, "ledger": {**asdict(facts), "url": page_of(facts.batch_id)}}
     if not hasattr(full_context.get("dag"), "get_template_env"):
         # In dag.test: a serialized DAG, with which nothing can be rendered.

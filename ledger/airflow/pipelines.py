@@ -14,28 +14,25 @@ from typing import Any, Literal
 
 from airflow.sdk import DAG, BaseOperator, Param, TaskGroup, task
 
-from ledger.airflow import describing
-from ledger.airflow.completing import Complete
-from ledger.airflow.finishing import Settle, follow_up_task
+from ledger.airflow import task_docs
 from ledger.airflow.intervals import instant, interval_of
-from ledger.airflow.permanent import fail_permanently, without_retry
-from ledger.airflow.submitting import (
+from ledger.airflow.settlement import Complete, Settle, follow_up_task
+from ledger.airflow.spark_tasks import (
     NUMBERING,
     WHOLE,
     SparkSubmit,
-    connected,
     drawn_number,
-    skip_unless_due,
     spark_connect,
     submitted,
 )
+from ledger.airflow.tasks import connected, fail_permanently, skip_unless_due, without_retry
 from ledger.airflow.versions import (
     AirflowRescheduleException,
     AirflowSkipException,
     CronDataIntervalTimetable,
 )
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp, WithoutSpark
+from ledger.batch.following.base import SETTLE, WithoutSpark
 from ledger.core.connect_server import checked_address
 from ledger.core.logs import about
 from ledger.core.run_request import REPROCESS, Interval, RunKey, Selection
@@ -55,6 +52,7 @@ from ledger.settings import Settings
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 STEPS, AFTER = "pipeline_steps", "after_settlement"  # groups of tasks
 SELECTING = tuple(field.name for field in fields(Selection))
+_GUARANTEE = "What the sinks promise of this run's batch; none: as the pipeline declares."
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 SPARK_SUBMIT = SparkSubmit()
@@ -75,7 +73,7 @@ def pipeline_dag(
     room_poll: timedelta = timedelta(minutes=1),
     **dag_options: Any,
 ) -> DAG:
-    """The DAG of a pipeline: ``open``, one Spark job per step, ``settle``, ``publish``,
+    """Return the DAG of a pipeline: ``open``, one Spark job per step, ``settle``, ``publish``,
     ``complete``.
 
     Before the last two, ``withhold`` submits a Spark job if records failed, and is skipped if
@@ -94,49 +92,55 @@ def pipeline_dag(
     - ``target``: MODULE:NAME of the pipeline for its jobs; default: the module that declared it.
     - ``room_poll``: how often a run that waits for room (``max_pending``) looks again.
 
-    Raises DeclarationError if the pipeline is not one, or ``schedule`` or ``spark`` none of these.
+    Raises DeclarationError for another ``schedule``, ``spark`` or ``submit``, and for a pipeline
+    that needs a ``target``, another guarantee, or other names of its steps.
     """
     _check(pipeline, submit)
     operator = _operator(pipeline, spark)
+    guarantees = [None, *(guarantee.value for guarantee in Guarantee)]
+    guarantee = Param(None, type=["null", "string"], enum=guarantees, description=_GUARANTEE)
     options: dict[str, Any] = {
         "catchup": False,
         # A run that waits for room is running, and must not keep out the one that it waits for.
         "max_active_runs": 2 if pipeline.max_pending is None else 16,
         "tags": ["ackledger"],
-        "doc_md": describing.dag(pipeline),
+        "doc_md": task_docs.dag(pipeline),
         **dag_options,
-        "params": {"guarantee": _guarantee_param(), **dag_options.get("params", {})},
+        "params": {"guarantee": guarantee, **dag_options.get("params", {})},
     }
-    timetable = _timetable(pipeline, schedule)
     defaults = {"retries": retries, "retry_delay": retry_delay, **options.pop("default_args", {})}
     with DAG(
         pipeline.name,
-        schedule=timetable,
+        schedule=_timetable(pipeline, schedule),
         start_date=start_date,
         default_args=defaults,
         user_defined_macros={NUMBERING: drawn_number, **options.pop("user_defined_macros", {})},
         **options,
     ) as dag:
-        job_target = target or _target(pipeline)
+        target = target or _target(pipeline)
         remote, java = spark if isinstance(spark, str) else None, isinstance(spark, SparkSubmit)
-        opened = _open_task(job_target, schedule, room_poll, remote, java=java)
-        submitting = partial(
-            submitted, operator, pipeline, job_target, application=str(application)
-        )
-        chain = _by_batch if submit == "batch" else _by_stage
-        chain(pipeline, opened, job_target, submitting)
+        opened: Any = _open_task(target, schedule, room_poll, remote, java=java)
+        submitting = partial(submitted, operator, pipeline, target, application=str(application))
+        if submit == "batch":
+            awaited = opened >> submitting(WHOLE, whole=True, doc_md=task_docs.WHOLE)
+        else:
+            awaited = _add_tasks(pipeline, opened, target, submitting)
+        rule = "none_failed"
+        awaited >> Complete(task_id="complete", target=target, retries=0, trigger_rule=rule)
     return dag
 
 
 def _check(pipeline: Pipeline, submit: str) -> None:
-    """Raise DeclarationError for a DAG that cannot be."""
+    """Raise DeclarationError for a ``submit``, guarantee or step that a DAG cannot have."""
     if submit not in ("stage", "batch"):
         raise DeclarationError(
             f"submit={submit!r} of the DAG of {pipeline.name!r}: expected 'stage' or 'batch'"
         )
     pipeline.check_guarantee(pipeline.guarantee or Settings().guarantee)
+    own = {"open", STEPS, SETTLE, AFTER, "complete"}
+    own |= {each.name for each in follow_ups.with_tasks()}
     for step in (*pipeline.steps(), *pipeline.followers()):
-        if step.name in _own_tasks() and submit == "stage":
+        if step.name in own and submit == "stage":
             raise DeclarationError(
                 f"step {step.name!r} of {pipeline.name!r}: the DAG has a task of that name"
             )
@@ -164,11 +168,6 @@ def _timetable(pipeline: Pipeline, schedule: str | None) -> CronDataIntervalTime
     )
 
 
-def _own_tasks() -> set[str]:
-    own = {"open", STEPS, SETTLE, AFTER, "complete"}
-    return own | {each.name for each in follow_ups.with_tasks()}
-
-
 def _operator(pipeline: Pipeline, spark: Any) -> Callable[..., BaseOperator]:
     """Return the function that makes the tasks of Spark jobs. Raises DeclarationError if ``spark``
     gives none.
@@ -189,15 +188,16 @@ def _operator(pipeline: Pipeline, spark: Any) -> Callable[..., BaseOperator]:
     return operator
 
 
-def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
-    whole = submitting(WHOLE, whole=True, doc_md=describing.WHOLE)
-    opened >> whole >> _completed(target)
-
-
-def _by_stage(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
+def _add_tasks(
+    pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]
+) -> list[Any]:
+    """Add a task for each step, for the settlement, and for each follow-up, and return those for
+    which ``complete`` waits. A sink that cannot be withheld or published keeps no follow-up
+    waiting, only ``complete``.
+    """
     with TaskGroup(STEPS, prefix_group_id=False):
         tasks = {
-            step.name: submitting(step.name, doc_md=describing.step(step))
+            step.name: submitting(step.name, doc_md=task_docs.step(step))
             for step in pipeline.steps()
         }
     settled = Settle(target=target)
@@ -206,49 +206,26 @@ def _by_stage(pipeline: Pipeline, opened: Any, target: str, submitting: Callable
             before >> tasks[step.name]
         if not pipeline.consumers(step.name):
             tasks[step.name] >> settled
-    _follow(pipeline, settled, target, submitting)
-
-
-def _completed(target: str) -> Any:
-    return Complete(task_id="complete", target=target, retries=0, trigger_rule="none_failed")
-
-
-def _guarantee_param() -> Param:
-    return Param(
-        None,
-        type=["null", "string"],
-        enum=[None, *(guarantee.value for guarantee in Guarantee)],
-        description="What the sinks promise of this run's batch; none: as the pipeline declares.",
-    )
-
-
-def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[..., Any]) -> None:
-    """Add the tasks that follow the settlement, and the run's last task. A sink that cannot be
-    withheld or reached keeps no other task waiting; it only keeps the last one from running.
-    """
-    tasks, awaited = {SETTLE: settled}, [settled]
+    after, awaited = {SETTLE: settled}, [settled]
     with TaskGroup(AFTER, prefix_group_id=False):
         for each in follow_ups.tasks_of(pipeline):
             before = each.after(pipeline)
             rule = {} if before == SETTLE else {"trigger_rule": "all_done"}
-            tasks[each.name] = _task_of(each, target, submitting, **rule)
-            tasks[before] >> tasks[each.name]
+            if isinstance(each, WithoutSpark):
+                after[each.name] = follow_up_task(each, target, **rule)
+            else:
+                due = partial(skip_unless_due, each)
+                after[each.name] = submitting(each.name, doc_md=each.does, due=due, **rule)
+            after[before] >> after[each.name]
             if each.is_awaited:
-                awaited.append(tasks[each.name])
-    awaited >> _completed(target)
-
-
-def _task_of(
-    follow_up: FollowUp, target: str, submitting: Callable[..., Any], **options: Any
-) -> Any:
-    if isinstance(follow_up, WithoutSpark):
-        return follow_up_task(follow_up, target, **options)
-    due = partial(skip_unless_due, follow_up)
-    return submitting(follow_up.name, doc_md=follow_up.does, due=due, **options)
+                awaited.append(after[each.name])
+    return awaited
 
 
 def _target(pipeline: Pipeline) -> str:
-    """MODULE:NAME of a pipeline that is a global of the module that declared it."""
+    """Return MODULE:NAME of a pipeline. Raises DeclarationError unless it is a global of the module
+    that declared it, and Spark jobs can import that module.
+    """
     target = target_of(pipeline)
     if target is not None:
         return target
@@ -267,15 +244,15 @@ def _target(pipeline: Pipeline) -> str:
 def _open_task(
     target: str, schedule: str | None, room_poll: timedelta, remote: str | None, *, java: bool
 ) -> Any:
-    @task(task_id="open", doc_md=describing.OPEN)
+    @task(task_id="open", doc_md=task_docs.OPEN)
     def open_batch(**context: Any) -> int:
-        """Open the run's batch, or find it again; its number."""
+        """Open the run's batch, or find it again; return its number."""
         from ledger.pipeline.load import load_pipeline
 
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
         try:
-            batch = _opened(load_pipeline(target), key, run, schedule, remote, java=java)
+            batch = open_for_run(load_pipeline(target), key, run, schedule, remote, java=java)
         except BackPressureError as exc:  # waiting takes no worker's slot and no retry
             _log.info("%s", exc)
             later = datetime.now(UTC) + room_poll
@@ -300,7 +277,7 @@ def _open_task(
     return opened
 
 
-def _opened(
+def open_for_run(
     pipeline: Pipeline,
     key: Any,
     run: Any,
@@ -309,12 +286,17 @@ def _opened(
     *,
     java: bool = True,
 ) -> Any:
+    """Open the batch of a DAG run, or the replay or look after the batch that its conf names.
+
+    Raises LedgerError if the environment, the conf or the batch's state forbid it, of which
+    BackPressureError is worth waiting, and AirflowSkipException if there is nothing to replay.
+    """
     from ledger.batch.opening import open_batch, open_replay
     from ledger.batch.outcome.readings import get_batch
     from ledger.batch.upkeep.checks import before_replay, before_run
 
     database, settings, conf = connected(), Settings(), run.conf or {}
-    if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
+    if conf.get("batch") is not None:  # of another run, whose follow-ups this run does
         return get_batch(database, int(conf["batch"]), pipeline.name)
     if conf.get("replay_of") is not None:
         criteria = selection(conf)
@@ -328,16 +310,25 @@ def _opened(
     params = {name: value for name, value in conf.items() if name not in _OWN_CONF}
     start, end = interval_of(conf, run, schedule)
     reprocess = bool(conf.get("reprocess"))
-    if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
+    if reprocess:  # also a cleared run reprocesses into another batch than the one it replaces
         key = RunKey(key.dag_id, key.run_id + REPROCESS)
     interval = Interval(start, end, params)
     before_run(database, settings, pipeline, key, interval, remote=remote, java=java)
     return open_batch(
-        database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
+        database,
+        settings,
+        pipeline,
+        key,
+        interval,
+        reprocess=reprocess,
+        guarantee=guarantee_in(conf),
     )
 
 
-def _guarantee(conf: dict[str, Any]) -> Guarantee | None:
+def guarantee_in(conf: dict[str, Any]) -> Guarantee | None:
+    """Return the guarantee that a run's conf names, or None. Raises InputError for any other
+    value.
+    """
     guarantee = conf.get("guarantee")
     if guarantee is not None and guarantee not in list(Guarantee):
         raise InputError(
@@ -347,7 +338,7 @@ def _guarantee(conf: dict[str, Any]) -> Guarantee | None:
 
 
 def selection(conf: dict[str, Any]) -> Selection:
-    """The records that a conf, or the form's parameters, name."""
+    """Return the records that a conf, or the form's parameters, select."""
     filters = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
         if name in filters:

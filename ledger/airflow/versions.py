@@ -1,6 +1,6 @@
 # mypy: disable-error-code="assignment, attr-defined, misc, no-redef"
-"""Differences between Airflow's versions from 3.1 on: what has moved, and what some lack. No other
-module asks for its version.
+"""Differences between Airflow's versions from 3.1 on: names that have moved, and names that some
+versions lack. No other module asks for the version.
 """
 
 from inspect import signature
@@ -27,9 +27,8 @@ except ImportError:  # before 3.2
     )
     from airflow.timetables.interval import CronDataIntervalTimetable
 
-# ``Permanent``: what ends a task, whatever retries it has left. Airflow logs an exit in one line,
-# and a policy keeps it from trying the task again; without policies an exception of its own does,
-# with a traceback.
+# ``Permanent`` ends a task, whatever retries it has left. Airflow logs an exit in one line, and a
+# policy stops the retries. Without policies only Airflow's own exception does, with a traceback.
 try:
     from airflow.sdk import RetryDecision, RetryPolicy
 
@@ -60,7 +59,7 @@ __all__ = [
 
 
 def configuration() -> Any:
-    """Airflow's configuration."""
+    """Return Airflow's configuration."""
     try:
         from airflow.sdk.configuration import conf
     except ImportError:  # before 3.2
@@ -69,7 +68,7 @@ def configuration() -> Any:
 
 
 def send_gauge(name: str, value: float, tags: dict[str, Any] | None = None) -> None:
-    """A metric, to whatever Airflow sends its own."""
+    """Send a metric to where Airflow sends its own."""
     try:
         from airflow.sdk.observability.stats import Stats
     except ImportError:  # before 3.2
@@ -85,14 +84,14 @@ def trigger(*, note: str, **options: Any) -> DagRunTriggerException:
 
 
 def triggering_user(run: Any) -> str | None:
-    """The user who triggered a run by hand; None: no user did, or Airflow, before 3.2, names
-    none."""
+    """Return the user who triggered a run by hand; None if no user did, or before Airflow 3.2."""
     return getattr(run, "triggering_user_name", None)
 
 
 def with_deadlines() -> Any:
-    """Airflow's SDK, with callbacks for a deadline that a worker runs. Raises DeclarationError
-    before 3.2."""
+    """Return Airflow's SDK, whose workers run callbacks for a deadline. Raises DeclarationError
+    before 3.2.
+    """
     from airflow import sdk
 
     if "SyncCallback" not in sdk.__all__:

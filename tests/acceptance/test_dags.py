@@ -18,8 +18,8 @@ from airflow.utils.types import DagRunType
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag, replay_dag
 from ledger.airflow.intervals import interval_of
-from ledger.airflow.notes import noted
-from ledger.airflow.pipelines import _guarantee
+from ledger.airflow.pipelines import guarantee_in
+from ledger.airflow.plugin import noted
 from ledger.airflow.versions import AirflowFailException, AirflowSkipException
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
@@ -33,7 +33,7 @@ LIBRARY = ("ledger_accept", "ledger_replay", "ledger_sweeper")
 DAGS = """
 from airflow.sdk import DAG, task
 from ledger.airflow import accept_dag, pipeline_dag
-from ledger.airflow.completing import Complete
+from ledger.airflow.settlement import Complete
 from tests.acceptance.dated import pipeline
 
 dated = pipeline_dag(pipeline, schedule="@monthly", target="tests.acceptance.dated:pipeline")
@@ -401,9 +401,9 @@ def test_the_guarantee_is_a_parameter_of_the_dag():
     assert param.value is None
     assert param.schema["enum"] == [None, "exactly_once", "at_least_once"]
     with pytest.raises(InputError, match="'twice' in the run's conf: expected exactly_once or"):
-        _guarantee({"guarantee": "twice"})
-    assert _guarantee({"guarantee": "at_least_once"}) is Guarantee.AT_LEAST_ONCE
-    assert _guarantee({}) is None
+        guarantee_in({"guarantee": "twice"})
+    assert guarantee_in({"guarantee": "at_least_once"}) is Guarantee.AT_LEAST_ONCE
+    assert guarantee_in({}) is None
 
 
 def test_settle_says_what_was_decided_before_it_came(ledger, caplog):

@@ -24,7 +24,7 @@ from tests.support.airflow import dags_of
 DAGS = '''
 from pathlib import Path
 from airflow.sdk import DAG, task
-from ledger.airflow.submitting import NUMBERING, drawn_number, spark_connect, submitted
+from ledger.airflow.spark_tasks import NUMBERING, drawn_number, spark_connect, submitted
 from tests.acceptance.dated import pipeline
 
 nothing = Path(__file__).with_name("nothing.py")

@@ -17,8 +17,8 @@ from tests.support.places import ROOT
 DAGS = """
 from airflow.sdk import DAG, task
 from ledger.airflow import sweeper_dag
-from ledger.airflow.completing import Complete
-from ledger.airflow.finishing import Settle
+from ledger.airflow.settlement import Complete
+from ledger.airflow.settlement import Settle
 
 sweeper = sweeper_dag(schedule=None)
 with DAG("ends", schedule=None, default_args={"retries": 0}) as ends:

@@ -27,7 +27,7 @@ import os
 from airflow.sdk import DAG, task
 from airflow.sdk import SyncCallback
 from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
-from ledger.airflow.completing import Complete
+from ledger.airflow.settlement import Complete
 from tests.support.ledgers import pipeline
 from tests.support.notifiers import FileNotifier, write_facts
 

@@ -7,7 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ledger import ParquetSink
-from ledger.airflow.pages import application, serving
+from ledger.airflow import plugin
+from ledger.airflow.pages import application
 from ledger.airflow.pipelines import selection
 from ledger.batch.combine_runs import open_due
 from ledger.batch.opening import open_batch
@@ -673,7 +674,7 @@ def test_the_files_are_cached_by_version(ask):
     data = ask("static/0/pages.js")
     assert "immutable" in data.headers["cache-control"]
     assert data.headers["content-type"].startswith("text/javascript")
-    assert all(page["bundle_url"].startswith("ledger/static/") for page in serving.pages())
+    assert all(page["bundle_url"].startswith("ledger/static/") for page in plugin.pages())
 
 
 def test_the_pages_fetch_nothing_from_elsewhere():
@@ -712,10 +713,10 @@ def test_an_airflow_that_cannot_be_asked_for_rights_shows_nothing(monkeypatch):
         if name.rsplit(".", 1)[1] in ("access", "application"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "airflow.api_fastapi.core_api.security", None)
-    serving._application.cache_clear()
+    plugin.serving_application.cache_clear()
     try:
-        answer = TestClient(serving.Application()).get("/api/overview")
+        answer = TestClient(plugin.Application()).get("/api/overview")
     finally:
-        serving._application.cache_clear()
+        plugin.serving_application.cache_clear()
     assert answer.status_code == 503
     assert "cannot ask this Airflow who may see the ledger" in answer.json()["detail"]

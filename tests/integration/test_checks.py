@@ -22,8 +22,8 @@ from ledger import (
     Upsert,
 )
 from ledger.airflow import pipeline_dag
-from ledger.airflow import pipelines as airflow_pipelines
-from ledger.airflow.permanent import PermanentFailure
+from ledger.airflow.pipelines import open_for_run
+from ledger.airflow.tasks import PermanentFailure
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.upkeep import checks
 from ledger.batch.upkeep.checks import before_replay, before_run, examine, require
@@ -302,14 +302,14 @@ def test_the_commands_that_replay_look_before_they_claim(
     run = SimpleNamespace(conf={"replay_of": first.batch_id})
     key = RunKey("letters", "again")
     with pytest.raises(InputError, match="no file matches"):
-        airflow_pipelines._opened(flow, key, run, None)
+        open_for_run(flow, key, run, None)
     assert ledger.row("SELECT count(*) FROM batch")[0] == 1
     replay = open_replay(
         ledger.database, settings, pipeline("letters"), key, first.batch_id, Selection()
     )
     ledger.run_replay(replay)
     ledger.settle(replay.batch_id)
-    assert airflow_pipelines._opened(flow, key, run, None).batch_id == replay.batch_id
+    assert open_for_run(flow, key, run, None).batch_id == replay.batch_id
 
 
 @pytest.mark.parametrize(
@@ -350,11 +350,11 @@ def test_the_dag_looks_before_it_opens(environment, database, tmp_path):
     flow.sink("shelf", ParquetSink("out"), reads="letters")
     run = SimpleNamespace(conf={"interval_start": "2013-01-01", "interval_end": "2013-01-02"})
     with pytest.raises(InputError, match="no file matches"):
-        airflow_pipelines._opened(flow, RunKey("letters", "manual"), run, None)
+        open_for_run(flow, RunKey("letters", "manual"), run, None)
     with database.plain.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM batch")).scalar_one() == 0
     (tmp_path / "2013-01-01.csv").write_text("letter\na\n")
-    assert airflow_pipelines._opened(flow, RunKey("letters", "manual"), run, None).batch_id == 1
+    assert open_for_run(flow, RunKey("letters", "manual"), run, None).batch_id == 1
 
 
 class Elsewhere(BaseOperator):

@@ -8,7 +8,7 @@ import pytest
 
 from ledger.airflow import versions
 from ledger.airflow.maintenance import accept_dag, replay_dag, sweeper_dag
-from ledger.airflow.permanent import PermanentFailure, fail_permanently
+from ledger.airflow.tasks import PermanentFailure, fail_permanently
 from ledger.errors import DeclarationError
 
 

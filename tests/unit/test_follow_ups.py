@@ -7,7 +7,7 @@ import pytest
 
 from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
-from ledger.airflow import pipeline_dag, submitting
+from ledger.airflow import pipeline_dag, tasks
 from ledger.airflow.versions import AirflowSkipException
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp, Pending, WithoutSpark
@@ -91,8 +91,8 @@ def test_its_task_is_skipped_while_nothing_is_decided(audited, monkeypatch):
     def decided(context, database):
         raise AirflowSkipException("nothing follows yet")
 
-    monkeypatch.setattr(submitting, "decided_batch", decided)
-    monkeypatch.setattr(submitting.InTask, "database", None)
+    monkeypatch.setattr(tasks, "decided_batch", decided)
+    monkeypatch.setattr(tasks.InTask, "database", None)
     task = pipeline_dag(pipeline, schedule=None, target=TARGET).get_task("audit")
     with pytest.raises(AirflowSkipException, match="nothing follows yet"):
         task._pre_execute_hook({})

@@ -4,7 +4,7 @@ import pytest
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.airflow.datasets import dataset
-from ledger.airflow.submitting import steps_of
+from ledger.airflow.spark_tasks import steps_of
 from ledger.settings import Settings
 
 

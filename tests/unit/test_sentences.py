@@ -19,7 +19,7 @@ MATCHING = {
 }
 # Compared all the same: the words of others, and what is no cause of anything.
 ALLOWED = {
-    "airflow/submitting.py": {"Error code is: "},  # Airflow's, of spark-submit
+    "airflow/spark_tasks.py": {"Error code is: "},  # Airflow's, of spark-submit
     "cli/variables.py": {"did you mean"},  # whether a suggestion is added
     "sources/vectorized/json_lines.py": {r" in row (\d+)\Z", "unexpected field"},  # Arrow's
     "spark/failures.py": None,  # Java's, Spark's and Python's

@@ -9,8 +9,8 @@ from airflow.models.asset import AssetDagRunQueue, AssetEvent
 from airflow.utils.session import create_session
 from sqlalchemy import delete, select
 
-from ledger.airflow import LedgerCompleteSensor, LedgerGate, interval_complete, waiting
-from ledger.airflow.waiting import COMPLETED, IntervalComplete, announce
+from ledger.airflow import LedgerCompleteSensor, LedgerGate, interval_complete, sensors
+from ledger.airflow.sensors import COMPLETED, IntervalComplete, announce
 from ledger.errors import ConfigurationError, InputError, UnavailableError
 from tests.support.airflow import dags_of
 from tests.support.ledgers import pipeline
@@ -19,7 +19,7 @@ DAGS = """
 from datetime import timedelta
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from ledger.airflow import LedgerCompleteSensor, LedgerGate, interval_complete
-from ledger.airflow.completing import Complete
+from ledger.airflow.settlement import Complete
 
 daily = CronDataIntervalTimetable("@daily", timezone="UTC")
 with DAG("waits", schedule=daily, default_args={"retries": 0}) as waits:
@@ -145,7 +145,7 @@ def test_the_last_acceptance_completes_an_interval(ledger):
 def test_a_ledger_that_is_away_is_asked_again(ledger, dags, monkeypatch, capfd):
     """By a sensor wherever it waits, which says what it waits for; nothing that stays wrong is."""
     settled(ledger)
-    raised, asks = [], waiting.connected
+    raised, asks = [], sensors.connected
 
     def connected():
         if raised:
@@ -155,7 +155,7 @@ def test_a_ledger_that_is_away_is_asked_again(ledger, dags, monkeypatch, capfd):
     async def deferred():
         return [event.payload async for event in trigger.run()]
 
-    monkeypatch.setattr(waiting, "connected", connected)
+    monkeypatch.setattr(sensors, "connected", connected)
     interval = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
     sensor = LedgerCompleteSensor(task_id="wait", pipeline="chain", deferrable=False, **interval)
     trigger = IntervalComplete("chain", *interval.values(), 0)

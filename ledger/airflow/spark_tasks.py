@@ -1,13 +1,13 @@
-"""Tasks that submit a Spark job: a step of a pipeline, or what follows its settlement if it is
-due.
+"""Tasks that run a driver, by spark-submit or on a Spark Connect server: a step of a pipeline, all
+of a batch, or a follow-up of its settlement.
 """
 
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -16,14 +16,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator
 
-from ledger.airflow.permanent import fail_permanently, without_retry
-from ledger.airflow.versions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-)
+from ledger.airflow.tasks import connected, fail_permanently, without_retry
+from ledger.airflow.versions import AirflowException, AirflowFailException
 from ledger.batch import follow_ups
-from ledger.batch.following.base import FollowUp
 from ledger.core.java import spark_program
 from ledger.core.logs import about, last_error
 from ledger.errors import EXIT_PERMANENT, DeclarationError, LedgerError
@@ -40,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Driver:
-    """A task that runs a driver: what its log is about, and its lineage for OpenLineage."""
+    """A task that runs a driver, with the context of its log and its lineage for OpenLineage."""
 
     follows = False  # the settlement, which leaves it something to do
     dag_id: str
@@ -64,7 +59,7 @@ class _Driver:
         raise NotImplementedError
 
     def logged(self) -> AbstractContextManager[None]:
-        """Lines that the task logs within have its pipeline, batch and step."""
+        """Add the pipeline, batch and step to what the task logs in the block."""
         step = {} if self._step is None else {"step": self._step}
         return about(pipeline=self.dag_id, batch_id=self._batch_id, **step)
 
@@ -86,13 +81,13 @@ class _Driver:
 
     @property
     def _batch_id(self) -> int | None:
-        """None: the run has none."""
+        """Return the run's batch, or None if it has none."""
         number = self._argument("--batch")
         return int(number) if number.isdecimal() else None
 
     @property
     def _step(self) -> str | None:
-        """None: it runs all of the batch."""
+        """Return the step that the task runs, or None if it runs all of the batch."""
         return self._argument("--step") if "--step" in self.driver_arguments else None
 
     def _argument(self, option: str) -> str:
@@ -155,20 +150,24 @@ class Submit(_Driver, SparkSubmitOperator):
         try:
             SparkSubmitOperator.execute(self, context)
         except AirflowException as exc:
-            line = permanent_failure(str(exc))
-            if line is None:
+            if not re.search(rf"Error code is: {EXIT_PERMANENT}\b", str(exc)):
                 raise
-            fail_permanently(line)
+            fail_permanently(_error_line(str(exc)))
+
+
+def _error_line(log: str) -> str:
+    """Return the last error in a driver's log."""
+    return last_error(log, "ackledger") or "the step failed permanently: its log says why"
 
 
 def steps_of(pipeline: Pipeline, name: str) -> list[str]:
-    """The steps that a driver of this step, or of this follow-up, runs."""
+    """Return the steps that the driver of this step, or of this follow-up, runs."""
     follow_up = follow_ups.submitted().get(name)
     return [name] if follow_up is None else [step.name for step in follow_up.steps(pipeline)]
 
 
 def is_settled(context: Any) -> bool:
-    """Whether the batch of a task's run is decided: its steps have nothing to do any more."""
+    """Return whether the batch of a task's run is decided: its steps have nothing left to do."""
     from ledger.batch.outcome.readings import get_batch
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
@@ -179,85 +178,11 @@ def is_settled(context: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class InTask:
-    """Context in which a task does a follow-up; the pipeline at ``target`` is loaded if that asks
-    for it.
-    """
-
-    target: str
-
-    @cached_property
-    def database(self) -> Any:
-        """The ledger."""
-        return connected()
-
-    @cached_property
-    def settings(self) -> Settings:
-        """The settings of the worker."""
-        return Settings()
-
-    @cached_property
-    def pipeline(self) -> Pipeline:
-        """The pipeline as it is declared now."""
-        from ledger.pipeline.load import load_pipeline
-
-        return load_pipeline(self.target)
-
-
-def skip_unless_due(follow_up: FollowUp, target: str, context: Any) -> None:
-    """Skip the task of a follow-up where there is nothing to do, with the reason."""
-    at = InTask(target)
-    check_due(follow_up, at, decided_batch(context, at.database))
-
-
-def check_due(follow_up: FollowUp, at: InTask, batch_id: int) -> None:
-    """Raise AirflowSkipException if there is nothing to do for a decided batch."""
-    reason = follow_up.skip_reason(at, batch_id)
-    if reason is not None:
-        raise AirflowSkipException(reason)
-
-
-def permanent_failure(text: str) -> str | None:
-    """The driver's last error, if spark-submit ended with its code for what is not worth another
-    attempt."""
-    if not re.search(rf"Error code is: {EXIT_PERMANENT}\b", text):
-        return None
-    return _error_line(text)
-
-
-def _error_line(text: str) -> str:
-    """The driver's last error, from its log."""
-    return last_error(text, "ackledger") or "the step failed permanently: its log says why"
-
-
-def decided_batch(context: Any, database: Any) -> int:
-    """The run's batch; a run that has none, or whose batch is not decided, skips the task."""
-    from ledger.batch.outcome.readings import get_batch
-
-    batch_id = context["ti"].xcom_pull(task_ids="open")
-    if batch_id is None:
-        raise AirflowSkipException("the run has no batch")
-    batch = get_batch(database, batch_id)
-    if not batch.status.decided:
-        raise AirflowSkipException(f"batch {batch_id} is {batch.status.words}: nothing follows yet")
-    return int(batch_id)
-
-
-@contextmanager
-def about_batch(database: Any, batch_id: int) -> Iterator[str]:
-    """Lines that a task logs within are about this batch; its pipeline's name."""
-    from ledger.batch.outcome.readings import get_batch
-
-    batch = get_batch(database, batch_id)
-    with about(pipeline=batch.pipeline, batch_id=batch_id):
-        yield batch.pipeline
-
-
-@dataclass(frozen=True)
 class SparkSubmit:
     """Makes tasks that run a driver by spark-submit, with a connection of Airflow's.
 
-    ``conf``: of Spark, beside what every driver has. ``java_options``: of the driver's JVM.
+    ``conf``: Spark's configuration, added to that of every driver. ``java_options``: options of the
+    driver's JVM.
     """
 
     connection: str = "spark_default"
@@ -291,16 +216,27 @@ def submitted(
     due: Callable[[str, Any], None] | None = None,
     **options: Any,
 ) -> Any:
-    """The task ``name``, which runs the step of that name in a driver of its own; with ``whole``
-    all of the batch. ``due``: skips it where there is nothing to do.
+    """Return the task ``name``, which runs the step of that name in a driver of its own, or with
+    ``whole`` all of the batch.
+
+    ``due``: skips the task where there is nothing to do, by ``target`` and the task's context.
+    Raises DeclarationError unless ``operator`` makes such a task.
     """
     if due is not None:
         options["pre_execute"] = partial(due, target)
+    # The attempt is numbered where the task's templates are rendered, before its driver starts: one
+    # that Airflow has lost stays the older one, however late it comes.
+    driver_arguments = [
+        "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}",
+        *([] if whole else ["--step", name]),
+        "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",
+        "--attempt-number", f"{{{{ {NUMBERING}() }}}}",
+    ]  # fmt: skip
     arguments = {
         "task_id": name,
         "name": f"{pipeline.name}.{name}",
         "application": application,
-        "application_args": _arguments(target, [] if whole else ["--step", name]),
+        "application_args": driver_arguments,
         **options,
     }
     try:
@@ -321,20 +257,8 @@ def submitted(
     return task
 
 
-def _arguments(target: str, what: list[str]) -> list[str]:
-    """The driver's arguments. The attempt is numbered where the task's templates are rendered,
-    before its driver starts: one that Airflow has lost stays the older one, however late it
-    comes.
-    """
-    return [
-        "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", *what,
-        "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",
-        "--attempt-number", f"{{{{ {NUMBERING}() }}}}",
-    ]  # fmt: skip
-
-
 def drawn_number() -> int:
-    """The number of an attempt that begins now."""
+    """Draw the number of an attempt that begins now."""
     from ledger.batch.step_runs import draw_number
 
     try:
@@ -343,10 +267,3 @@ def drawn_number() -> int:
         if not exc.permanent:
             raise
         raise AirflowFailException(str(exc)) from None
-
-
-def connected() -> Any:
-    from ledger.databases.driver_errors import persist
-    from ledger.store.upgrade import connect
-
-    return persist(lambda: connect(Settings()))

@@ -1,4 +1,4 @@
-"""Sensors and gates for downstream DAGs: they wait until a pipeline has processed an interval
+"""The sensor and the gate of downstream DAGs, which wait until a pipeline has processed an interval
 completely, or stop if too much of it is lost.
 """
 
@@ -12,8 +12,7 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseSensorOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from ledger.airflow.intervals import instant
-from ledger.airflow.permanent import fail_permanently, without_retry
-from ledger.airflow.submitting import connected
+from ledger.airflow.tasks import connected, fail_permanently, without_retry
 from ledger.core.run_request import Interval
 from ledger.errors import InputError, LedgerError, UnavailableError
 
@@ -24,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def interval_complete(pipeline: str) -> Asset:
-    """An asset with an event for each interval that a pipeline completes: a DAG with
+    """Return the asset with an event for each interval that a pipeline completes: a DAG with
     ``schedule=interval_complete("orders")`` starts then. The event's ``extra`` has batch,
     interval_start and interval_end. An interval may have several events.
     """
@@ -72,7 +71,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
             self.defer(trigger=trigger, method_name="completed", timeout=left)
 
     def poke(self, context: Any) -> bool:
-        """Whether the interval is complete by now; logs what it waits for."""
+        """Return whether the interval is complete by now; log what it waits for."""
         interval = _interval(self.interval_start, self.interval_end)
         lack = _waits_for(self.pipeline, interval)
         if lack is not None:
@@ -80,7 +79,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
         return lack is None
 
     def completed(self, context: Any, event: Any) -> None:
-        """Called once the triggerer has seen it complete."""
+        """Log that the interval is complete; Airflow calls it once the triggerer has seen so."""
         self.log.info("%s to %s is complete", self.interval_start, self.interval_end)
 
 
@@ -102,11 +101,11 @@ class IntervalComplete(BaseTrigger):
         self._poll_seconds = poll_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments, for the triggerer."""
+        """Return class and arguments, for the triggerer."""
         return f"{__name__}.IntervalComplete", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event, once it is complete."""
+        """Yield one event, once the interval is complete."""
         previous = None
         while (lack := await asyncio.to_thread(_waits_for, *self._asked)) is not None:
             if lack != previous:
@@ -141,7 +140,7 @@ class LedgerGate(BaseOperator):
         without_retry(self)
 
     def execute(self, context: Any) -> dict[str, int]:
-        """Pass, with the counts, or fail and report them."""
+        """Return the counts, or fail and log them."""
         from ledger.batch.outcome.completeness import losses
 
         interval = _interval(self.interval_start, self.interval_end)
@@ -191,8 +190,8 @@ def _interval(start: str | datetime, end: str | datetime) -> Interval:
 
 
 def _waits_for(pipeline: str, interval: Interval) -> str | None:
-    """Return why an interval is not complete, as far as is known; None: it is complete. A ledger
-    that is away is such a reason, because it may come back.
+    """Return why an interval is not known to be complete; None: it is complete. An unavailable
+    ledger is such a reason.
     """
     from ledger.batch.outcome.completeness import waits_for
 

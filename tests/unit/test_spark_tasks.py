@@ -17,9 +17,9 @@ from jinja2 import Template
 
 from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.airflow import pipeline_dag, pipelines, submitting
-from ledger.airflow.permanent import PermanentFailure, without_retry
-from ledger.airflow.submitting import SparkSubmit, spark_connect, submitted
+from ledger.airflow import pipeline_dag, pipelines, spark_tasks
+from ledger.airflow.spark_tasks import SparkSubmit, spark_connect, submitted
+from ledger.airflow.tasks import PermanentFailure, without_retry
 from ledger.airflow.versions import AirflowException, AirflowFailException, AirflowSkipException
 from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError
 from ledger.run_step import main as run_step_main
@@ -54,7 +54,7 @@ def step_task(name="words", **options):
 @pytest.fixture(autouse=True)
 def open_batch(monkeypatch):
     """The run's batch is open, and no ledger is asked."""
-    monkeypatch.setattr(submitting, "is_settled", lambda context: False)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: False)
 
 
 def failing(monkeypatch, code):
@@ -134,7 +134,7 @@ def test_the_task_numbers_its_attempt(monkeypatch):
     """The driver gets the number that the ledger draws when the task's templates are rendered,
     before it starts.
     """
-    monkeypatch.setattr(submitting, "connected", Numbering)
+    monkeypatch.setattr(spark_tasks, "connected", Numbering)
     dag = pipeline_dag(pipeline, schedule=None, target="jobs.wordcount:pipeline")
     template = dag.get_task("words").application_args[-1]
     assert dag.get_task("words").application_args[-2] == "--attempt-number"
@@ -148,9 +148,9 @@ def test_a_ledger_that_refuses_the_number(monkeypatch):
     def refuse():
         raise ConfigurationError("run 'ackledger db upgrade'")
 
-    monkeypatch.setattr(submitting, "connected", refuse)
+    monkeypatch.setattr(spark_tasks, "connected", refuse)
     with pytest.raises(AirflowFailException, match="run 'ackledger db upgrade'"):
-        submitting.drawn_number()
+        spark_tasks.drawn_number()
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_settled_step_starts_no_driver(monkeypatch, name, whole, submits):
     run.
     """
     started = []
-    monkeypatch.setattr(submitting, "is_settled", lambda context: True)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: True)
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: started.append(self))
     step_task(name, whole=whole).execute({})
     assert bool(started) is submits
@@ -250,7 +250,7 @@ def test_a_driver_on_a_server(monkeypatch):
 def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
     """A cleared step of a settled batch changes nothing, and starts nothing."""
     task, asked = on_a_server(monkeypatch, 0)
-    monkeypatch.setattr(submitting, "is_settled", lambda context: True)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: True)
     task.execute({})
     assert asked == []
 

@@ -1,4 +1,4 @@
-"""Texts of Airflow's pages about a pipeline's DAG and its tasks, in Markdown."""
+"""Documentation of a pipeline's DAG and its tasks on Airflow's pages, in Markdown."""
 
 from collections.abc import Callable
 from inspect import cleandoc
@@ -25,19 +25,18 @@ COMPLETE = (
 
 
 def dag(pipeline: Pipeline) -> str:
-    """Return the documentation of the DAG in Markdown: its steps as a table."""
-    steps = (*pipeline.steps(), *pipeline.followers())
-    lines = [
-        f"| `{step.name}` | {_kind(step)} | {_names(step.inputs)} | {_purpose(step)} |"
-        for step in steps
-    ]
+    """Return the documentation of the DAG: its steps as a table, each with the first sentence of
+    its function's docstring.
+    """
+    lines = []
+    for step in (*pipeline.steps(), *pipeline.followers()):
+        purpose = " ".join(_docstring(step).split("\n\n")[0].split()).replace("|", "\\|")
+        lines.append(f"| `{step.name}` | {_kind(step)} | {_names(step.inputs)} | {purpose} |")
     return _DAG.format(name=pipeline.name, steps="\n".join(lines))
 
 
 def step(declared: Any) -> str:
-    """Return the documentation of a step's task in Markdown: what it reads, and its function's
-    docstring.
-    """
+    """Return the documentation of a step's task: what it reads, and its function's docstring."""
     reads = f", reads {_names(declared.inputs)}" if declared.inputs else ""
     head = f"The {_kind(declared)} `{declared.name}`{reads}."
     text = _docstring(declared)
@@ -50,12 +49,6 @@ def _kind(declared: Any) -> str:
 
 def _names(inputs: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in inputs)
-
-
-def _purpose(declared: Any) -> str:
-    """The first sentence of its function's docstring, for a cell of a table."""
-    first = _docstring(declared).split("\n\n")[0]
-    return " ".join(first.split()).replace("|", "\\|")
 
 
 def _docstring(declared: Any) -> str:

@@ -1,0 +1,124 @@
+"""Tasks after the steps that need no Spark: settle, follow-ups, and the report."""
+
+import logging
+import time
+from typing import Any
+
+from airflow.sdk import BaseOperator, task
+
+from ledger.airflow import metrics, task_docs
+from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG, InLedger, NextStep
+from ledger.airflow.plugin import REPORT
+from ledger.airflow.sensors import COMPLETED, announce
+from ledger.airflow.tasks import InTask, about_batch, check_due, connected, decided_batch
+from ledger.airflow.versions import AirflowSkipException
+from ledger.batch import follow_ups
+from ledger.batch.following.base import SETTLE, WithoutSpark
+from ledger.batch.following.content import Keep
+from ledger.errors import LedgerError, LostFileError
+
+_log = logging.getLogger(__name__)
+
+
+class Settle(BaseOperator):
+    """Decides every record of the run's batch, or logs what was decided before: acked, or failed
+    with its step and reason.
+    """
+
+    operator_extra_links = (InLedger(),)
+
+    def __init__(self, *, target: str, **options: Any):
+        super().__init__(task_id=SETTLE, doc_md=self.__doc__, **options)
+        self.target = target
+        self.batch_id: int | None = None
+
+    def execute(self, context: Any) -> None:
+        """Settle, and do what belongs to it. Raises LedgerError while nothing can be decided."""
+        from ledger.batch.holds import preview_of
+        from ledger.batch.settlement import settle_once
+
+        at = InTask(self.target)
+        batch_id = context["ti"].xcom_pull(task_ids="open")
+        with about_batch(at.database, batch_id) as pipeline:
+            started = time.monotonic()
+            done = settle_once(at.database, batch_id)
+            assert done is not None
+            self.batch_id = done.batch_id
+            if not done.status.decided:
+                Keep().run(at, done.batch_id)
+                for line in preview_of(at.database, done.batch_id):
+                    _log.error("%s", line)
+                raise LedgerError(f"batch {done.batch_id} is {done.status.words}: {done.reason}")
+            if done.decided:
+                metrics.of_settlement(pipeline, time.monotonic() - started)
+            _log.info("%s", done)
+            for each in follow_ups.of_settle():
+                try:
+                    each.run(at, done.batch_id)
+                except LostFileError as exc:  # it stays pending, and `complete` reports it
+                    _log.error("%s is pending: %s", each.name, exc)
+
+
+def follow_up_task(follow_up: WithoutSpark, target: str, **options: Any) -> Any:
+    """Return a task that does a follow-up in its own process, without Spark."""
+
+    @task(task_id=follow_up.name, doc_md=follow_up.does, **options)
+    def follow(**context: Any) -> None:
+        at = InTask(target)
+        batch_id = decided_batch(context, at.database)
+        with about_batch(at.database, batch_id):
+            check_due(follow_up, at, batch_id)
+            Keep().run(at, batch_id)  # the sweeper may have settled it, far from the storage
+            for done in follow_up.run(at, batch_id):
+                _log.info("%s", done)
+
+    return follow()
+
+
+class Complete(BaseOperator):
+    """Fails while records of the batch are failed, or quarantined and not accepted, beyond what
+    their pipeline tolerates. Reports where they failed and what to type, as log, XCom and link.
+    Once its interval is complete, be it by a replay, the asset ``interval_complete`` has an event.
+    """
+
+    operator_extra_links = (InLedger(), NextStep())
+
+    def __init__(self, *, target: str, **options: Any):
+        super().__init__(outlets=[COMPLETED], doc_md=task_docs.COMPLETE, **options)
+        self.target = target
+        self.batch_id: int | None = None
+        self.next_dag: str | None = None
+
+    def execute(self, context: Any) -> None:
+        """Log and push the report of the run's batch. Raises SystemExit unless its pipeline
+        tolerates what failed.
+        """
+        from ledger.batch.outcome.report import advise, report
+        from ledger.batch.outcome.summary import summarize
+        from ledger.batch.records.failures import failures
+        from ledger.core.states import Outcome
+
+        batch_id = context["ti"].xcom_pull(task_ids="open")
+        if batch_id is None:
+            raise AirflowSkipException("the run has no batch")
+        self.batch_id = int(batch_id)
+        database = connected()
+        with about_batch(database, self.batch_id):
+            summary = summarize(database, self.batch_id)
+            succeeds = summary.outcome is Outcome.COMPLETE
+            advice = advise(summary, self.target)
+            level = logging.ERROR if not succeeds else logging.WARNING if advice else logging.INFO
+            failed = failures(database, {"batch_id": self.batch_id})
+            lines = report(summary, failed, self.target)
+            for line in lines:
+                _log.log(level, "%s", line)
+            context["ti"].xcom_push(key=REPORT, value="\n".join(lines))
+            if summary.roots.failed:
+                self.next_dag = REPLAY_DAG
+            else:
+                self.next_dag = ACCEPT_DAG if summary.unaccepted else None
+            metrics.of_batch(database, self.batch_id)
+            if not succeeds:
+                # Airflow logs an exit in one line, and an exception with a traceback of its frames.
+                raise SystemExit(str(summary.outcome) if advice is None else advice.because)
+            announce(self.batch_id, context["outlet_events"])
