@@ -120,9 +120,9 @@ def commands() -> str:
     """All commands, as ``--help`` has them."""
     from typer.main import get_command
 
-    from ledger.cli import app, variables
+    from ledger.cli.base import app, commands_of
 
-    variables_ = sorted(variables.commands(get_command(app)))
+    variables_ = sorted(commands_of(get_command(app)))
     return "\n".join(line for words, command in variables_ for line in _command(words, command))
 
 
@@ -130,7 +130,7 @@ def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
     """One command: what it does, how it is called, its arguments, its options with their
     variables.
     """
-    from ledger.cli import variables
+    from ledger.cli.base import variable_of
 
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [param for param in command.params if param.param_type_name == "option"]
@@ -143,7 +143,7 @@ def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
         f"| `{_argument(param)}` | | {_cell(param.help)} |" for param in arguments if param.help
     )
     for parameter in options:
-        variable = variables.of_option(words, parameter)
+        variable = variable_of(words, parameter)
         names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
         yield f"| {names} | `{variable}` | {_cell(_meaning(parameter))} |"
     yield ""

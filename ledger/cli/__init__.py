@@ -5,25 +5,21 @@ import sys
 import typer
 
 from ledger.cli import (  # noqa: F401  # each registers its commands
-    auditing,
-    backfilling,
-    checking,
-    failing,
-    inspecting,
-    maintaining,
+    audit,
+    backfill,
+    batches,
+    database,
+    projects,
     records,
-    retaining,
-    running,
-    starting,
-    tracing,
+    removal,
+    runs,
 )
-from ledger.cli.base import app, fail
-from ledger.cli.failing import fail_with
+from ledger.cli.base import app, fail, fail_with
 
 
 def main() -> None:
     """Run the command; an error is one clear line and exit code 1, or 2 of ``audit``."""
-    error_code = auditing.NOT_COMPLETE if auditing.is_audit(sys.argv[1:]) else 1
+    error_code = audit.NOT_COMPLETE if audit.is_audit(sys.argv[1:]) else 1
     try:
         code = app(standalone_mode=False)
     except typer.Abort:

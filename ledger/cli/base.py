@@ -1,30 +1,37 @@
-"""Parts that the commands share: the application, its consoles, its options, how an error ends."""
+"""Shared by the commands: the application, its consoles, options and variables, and how an error
+ends it.
+"""
 
 import getpass
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from ledger.cli import variables
 from ledger.cli.help import CommandLine, application
 from ledger.core.text import printable
-from ledger.errors import InputError
+from ledger.errors import InputError, LedgerError, suggestion
 from ledger.pipeline.pipeline import Pipeline
-from ledger.settings import VERBOSE
+from ledger.settings import VERBOSE, Settings
+from ledger.settings import verbose as is_verbose
+from ledger.spark.failures import noted
 
 HELP = (
     "Run pipelines, and find out what became of each record. Exit codes: 0 complete, 4 complete"
     " but for quarantined records that are not accepted, 3 failed records remain, 1 error."
 )
+
+VARIABLES = "ACKLEDGER_"  # prefix of the variables of settings and options
+_OF_COMPOSE = {"ACKLEDGER_DB_PASSWORD", "ACKLEDGER_READER_PASSWORD"}  # see docker-compose.yml
 
 app = application(
     no_args_is_help=True,
@@ -81,7 +88,7 @@ def _time(value: str) -> datetime:
 
 
 def time_option(what: str, *names: str, **options: Any) -> Any:
-    """An option that is a time; ``what`` it is the time of."""
+    """Return an option that is a time. ``what``: the sentence of its help."""
     return typer.Option(
         *names, parser=_time, metavar=_TIME, help=f"{what} UTC by default.", **options
     )
@@ -112,7 +119,7 @@ KeptBack = Annotated[
 
 
 class PlainConsole(Console):
-    """Shows texts as they are: nothing in one commands the terminal, and no markup is read."""
+    """Prints texts as they are: without control characters, and without reading them as markup."""
 
     def __init__(self, **options: Any):
         super().__init__(markup=False, emoji=False, **options)
@@ -152,21 +159,60 @@ def common(
         typer.Option("--verbose", "-v", envvar=VERBOSE, help="Show the traceback of an error."),
     ] = False,
 ) -> None:
-    """Options of the command itself."""
+    """Warn of unknown variables, and note ``--verbose``."""
     if verbose:
         os.environ[VERBOSE] = "1"  # which the processes of Spark inherit
-    for sentence in variables.unknown(os.environ, context.command):
+    for sentence in unknown_variables(os.environ, context.command):
         err.print(f"ackledger: {sentence}", style="yellow", soft_wrap=True, highlight=False)
 
 
-def fail(message: str, code: int = 1) -> None:
+def commands_of(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each command of a group, with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+def variable_of(words: Iterable[str], option: Any) -> str:
+    """Return the variable of an option of the command that these words call."""
+    automatic = "_".join((*words, option.name)).upper().replace("-", "_")
+    return str(option.envvar or f"{VARIABLES}{automatic}")
+
+
+def unknown_variables(names: Iterable[str], group: Any) -> list[str]:
+    """Return a warning for each name that looks like a variable of ackledger and is none."""
+    valid = {f"{VARIABLES}{name}".upper() for name in Settings.model_fields}
+    valid |= {VERBOSE} | _OF_COMPOSE
+    for words, command in commands_of(group):
+        options = (param for param in command.params if param.param_type_name == "option")
+        valid |= {variable_of(words, option) for option in options}
+    return [
+        f"variable {name} is ignored: there is none of that name"
+        + (hint if "did you mean" in (hint := suggestion(name, valid)) else "")
+        for name in sorted(names)
+        if name.startswith(VARIABLES) and name not in valid
+    ]
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
     """Print one line and exit with a code."""
     err.print(f"ackledger: {message}", style="red", soft_wrap=True, highlight=False)
     sys.exit(code)
 
 
+def fail_with(exc: Exception, code: int = 1) -> NoReturn:
+    """Print what failed and exit with a code: in one line, with the command that goes on where one
+    was noted, or in a line for each thing that is wrong. ``--verbose`` adds the traceback.
+    """
+    if is_verbose():
+        err.print("".join(traceback.format_exception(exc)), highlight=False)
+    fail("\n  ".join(exc.lines) if isinstance(exc, LedgerError) and exc.lines else noted(exc), code)
+
+
 def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
-    """Print ``data`` as JSON, or as the table made of it."""
+    """Print ``data`` as JSON, or the table that ``table`` makes of it."""
     if as_json:
         sys.stdout.write(json.dumps(data, default=str, indent=2) + "\n")
     else:
@@ -175,19 +221,19 @@ def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
 
 
 def in_user_words(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data with the key ``records`` for ``roots``."""
+    """Return the data with the key ``records`` instead of ``roots``."""
     return {"records" if name == "roots" else name: value for name, value in data.items()}
 
 
 def load(target: str) -> Pipeline:
-    """The pipeline at MODULE:PIPELINE."""
+    """Load the pipeline at MODULE:PIPELINE."""
     from ledger.pipeline.load import load_pipeline
 
     return load_pipeline(target)
 
 
 def params_of(pairs: list[str]) -> dict[str, str]:
-    """The values of --param, by name."""
+    """Return the values of --param by name. Raises InputError for one without ``=``."""
     for pair in pairs:
         if "=" not in pair:
             raise InputError(f"--param {pair!r}: expected NAME=VALUE")
@@ -195,7 +241,7 @@ def params_of(pairs: list[str]) -> dict[str, str]:
 
 
 def user() -> str:
-    """The user of the command, as the ledger records it."""
+    """Return the user of the command, as the ledger records it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in some containers

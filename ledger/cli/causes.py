@@ -17,8 +17,9 @@ from ledger.store.connection import Database
 
 
 def print_causes(database: Database, filters: Mapping[str, Any]) -> None:
-    """Failed and quarantined records by step and reason, then what each cause needs; recovered
-    ones need nothing."""
+    """Print failed and quarantined records by step and reason, then what to do for each cause.
+    Recovered records need nothing.
+    """
     rows = rows_of(database, filters)
     if not rows:
         out.print(nothing(database, filters), soft_wrap=True)
@@ -32,12 +33,12 @@ def print_causes(database: Database, filters: Mapping[str, Any]) -> None:
 
 
 def rows_of(database: Database, filters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """See ``failures``: as rows of a table."""
+    """Return ``failures`` as rows of a table."""
     return list(map(asdict, failures(database, filters)))
 
 
 def nothing(database: Database, filters: Mapping[str, Any], where: str | None = None) -> str:
-    """The sentence where no failed record matches, with the command that lists others.
+    """Return the sentence for no matching failed record, with the command that lists others.
     ``where``: a condition on fields.
     """
     words = {
@@ -66,7 +67,7 @@ def nothing(database: Database, filters: Mapping[str, Any], where: str | None = 
 
 
 def _print_holds(database: Database, failed: Sequence[Mapping[str, Any]]) -> None:
-    """Print of each batch on hold why it is, and what to do."""
+    """Print why each batch on hold is on hold, and what to do."""
     numbers = [row["batch_id"] for row in failed if row["status"] == ON_HOLD]
     for sentence in holds_of(database, numbers):
         out.print(sentence, style="yellow", highlight=False, soft_wrap=True)
@@ -75,7 +76,9 @@ def _print_holds(database: Database, failed: Sequence[Mapping[str, Any]]) -> Non
 def print_sampled(
     database: Database, filters: Mapping[str, Any], listed: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Print of how many records those of batches on hold are a sample, and what to do."""
+    """Print how many records a batch on hold would fail, if only a sample is listed, and what to
+    do.
+    """
     if not any(row["status"] == ON_HOLD for row in listed):
         return
     rows = rows_of(database, filters)

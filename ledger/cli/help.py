@@ -1,4 +1,4 @@
-"""The application ``ackledger``: its commands in groups, and how ``--help`` shows them."""
+"""The application ``ackledger``: its groups of commands, and their ``--help``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ PANELS = {
 
 
 class _Command(TyperCommand):
-    """Each paragraph of its help is broken where the terminal ends, not where the source is."""
+    """A command whose help is broken into lines by the terminal, not by the source."""
 
     def __init__(self, *args: Any, **options: Any):
         paragraphs = (options.get("help") or "").split("\n\n")
@@ -38,7 +38,7 @@ class _Part(TyperGroup):
 
 
 class _Whole(_Part):
-    """All commands, in their groups."""
+    """The group of all commands, in panels."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands: those of the groups in their order, then any others."""
@@ -46,7 +46,7 @@ class _Whole(_Part):
         return [*names, *(name for name in self.commands if name not in names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, in its group."""
+        """Return the command, with its panel."""
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None:
             panels = (panel for panel, names in PANELS.items() if cmd_name in names)
@@ -55,7 +55,7 @@ class _Whole(_Part):
 
 
 def _plain(params: list[Any]) -> list[Any]:
-    """Options without their variables, which docs/reference/command-line.md lists, and flags
+    """Return options without their variables, which docs/reference/command-line.md lists, and flags
     without a type.
     """
     for param in params:
@@ -66,7 +66,7 @@ def _plain(params: list[Any]) -> list[Any]:
 
 
 class CommandLine(typer.Typer):
-    """A ``Typer`` whose commands show their help so."""
+    """A ``Typer`` whose commands show their help in paragraphs."""
 
     def __init__(self, *, cls: type[TyperGroup] = _Part, **options: Any):
         super().__init__(cls=cls, **options)
@@ -78,5 +78,5 @@ class CommandLine(typer.Typer):
 
 
 def application(**options: Any) -> CommandLine:
-    """The application, with all its commands."""
+    """Return the application, to which modules add their commands."""
     return CommandLine(cls=_Whole, **options)

@@ -28,7 +28,7 @@ _WIDEST = {"key or line": 24, "step": 16, "reason": 24, "status": 20}
 
 
 def listed(data: Mapping[str, Any]) -> RenderableType:
-    """Records, a line each: the content is cut to the terminal."""
+    """Return records as a table with a line each, whose content is cut to the terminal."""
     records, total = data["records"], data["total"]
     more = (
         f"{len(records)} of {quantity(total, 'record')}: --limit {total} lists all, "
@@ -36,25 +36,25 @@ def listed(data: Mapping[str, Any]) -> RenderableType:
     )
     rest = [Text(more)] if total > len(records) else []
     about = Text(f"All about one: {ackledger('explain', records[0]['record'])}")
-    return Group(_Listing([_cells(record) for record in records]), *rest, about)
-
-
-def _cells(record: Mapping[str, Any]) -> dict[str, str]:
-    cells = {
-        "record": str(record["record"]),
-        "key or line": place(record),
-        "content": record["content"] or "not kept yet",
-        "step": record["step"],
-        "reason": record["reason"],
-        "status": status_in_words(record["status"], record["accepted_by"]),
-    }
-    return {name: " ".join(cell.split()) for name, cell in cells.items()}
+    lines = [
+        {
+            "record": str(record["record"]),
+            "key or line": place(record),
+            "content": record["content"] or "not kept yet",
+            "step": record["step"],
+            "reason": record["reason"],
+            "status": status_in_words(record["status"], record["accepted_by"]),
+        }
+        for record in records
+    ]
+    cells = [{name: " ".join(cell.split()) for name, cell in line.items()} for line in lines]
+    return Group(_Listing(cells), *rest, about)
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """A line for each record. Its number is whole; of the columns behind the content a narrow
-    console has as many as leave room for that, and a line says where the others are.
+    """A table with a line for each record. Its number is whole. A narrow console omits columns
+    after the content, and says where to see them.
     """
 
     records: Sequence[Mapping[str, str]]
@@ -100,14 +100,11 @@ def place(record: Mapping[str, Any]) -> str:
     neither is known.
     """
     if record["key"] is not None:
-        return ", ".join(f"{name}={_plain(value)}" for name, value in record["key"].items())
+        key = record["key"].items()
+        return ", ".join(f"{name}={'?' if value is None else value}" for name, value in key)
     if record["source_file"] is None:
         return ""
     name = Path(record["source_file"]).name
     if record.get("source_line") is not None:
         return f"{name}:{record['source_line']}"
     return name if record["source_row"] is None else f"{name} record {record['source_row']}"
-
-
-def _plain(value: object) -> str:
-    return "?" if value is None else str(value)

@@ -27,9 +27,9 @@ _BAR_SECONDS = 0.5  # between two looks at Spark's tasks, on a terminal
 
 
 class BatchProgress:
-    """Notified of each step of one batch before and after it runs, and of its tasks meanwhile.
+    """The progress of one batch, notified of each step before and after it runs, and of its tasks.
 
-    ``steps``: of each step by name those that it reads.
+    ``steps``: by the name of each step, the steps that it reads.
     """
 
     def __init__(self, batch_id: int, steps: Mapping[str, Sequence[str]], bar: Progress):
@@ -40,7 +40,7 @@ class BatchProgress:
         total = len(steps) + 1
         self._task = bar.add_task("starting Spark", total=total, rows="")
         self._watching = ExitStack()
-        self._restart: Callable[[], None] = _nothing  # until a session is asked for tasks
+        self._restart: Callable[[], object] = lambda: None  # until a session is asked for tasks
 
     def watch(self, session: Any) -> None:
         """Ask a session for its tasks until the batch is done."""
@@ -50,11 +50,11 @@ class BatchProgress:
         self._restart = self._watching.enter_context(watching(session, self.on_tasks, every))
 
     def close(self) -> None:
-        """The batch is done."""
+        """Ask for no more tasks: the batch is done."""
         self._watching.close()
 
     def on_step(self, name: str, result: "StepResult | None") -> None:
-        """A step begins (None), or is done, with its ``result``."""
+        """Show that a step begins (``result`` is None), or is done."""
         if result is None:
             self._begin(name, self._to_read(name))
             return
@@ -68,7 +68,7 @@ class BatchProgress:
         self._print(f"{self._name}: {name}, {shown}")
 
     def on_tasks(self, tasks: "Tasks", seconds: float) -> None:
-        """So many tasks of the step are done, which has taken so long."""
+        """Show how many tasks of the step are done, after so many seconds."""
         if not self._doing:
             return
         parts = [str(tasks)] if tasks.total else []
@@ -78,7 +78,7 @@ class BatchProgress:
         self._print(", ".join([f"{self._name}: {self._doing}", *parts, f"{seconds:.0f} s"]))
 
     def settling(self) -> None:
-        """All steps are done."""
+        """Show that all steps are done."""
         self._begin("settling")
         self._print(f"{self._name}: settling")
 
@@ -88,7 +88,7 @@ class BatchProgress:
         self._bar.update(self._task, description=doing, rows=rows)
 
     def _to_read(self, name: str) -> str:
-        """The rows of the steps that a step reads, if they ran just now."""
+        """Return how many rows the step reads, if the steps before it ran in this process."""
         reads = self._steps.get(name, ())
         if not reads or not self._rows.keys() >= set(reads):
             return ""
@@ -99,13 +99,9 @@ class BatchProgress:
             err.print(line, highlight=False, soft_wrap=True)
 
 
-def _nothing() -> None:
-    """Restarts nothing."""
-
-
 @contextmanager
 def progress_of(batch_id: int, steps: Mapping[str, Sequence[str]]) -> Iterator[BatchProgress]:
-    """The progress of a batch with these steps; a bar goes once the batch is settled."""
+    """Yield the progress of a batch with these steps. Its bar goes at the end of the block."""
     columns = (
         SpinnerColumn(),
         TextColumn(

@@ -1,4 +1,4 @@
-"""Commands about failed records: ``failed``, ``explain``, ``quarantine``."""
+"""Commands about records: ``failed``, ``explain``, ``trace``, ``quarantine``."""
 
 import csv
 import json
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 from ledger.batch.advice.records import status_in_words
 from ledger.batch.quarantine import quarantine
@@ -47,6 +49,8 @@ from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
 from ledger.store.upgrade import connect
 
+_ROWS = 10  # of one step that came out of one row
+_STYLES = {"passed on": "green", "acked": "green", "failed": "red", "lost": "red"}
 _EXPLAINED = 5  # records that match a condition, at once
 _MINUTE = "%Y-%m-%d %H:%M"
 _COLUMNS = (
@@ -88,10 +92,12 @@ def failed(
         "recovered": recovered,
     }  # fmt: skip
     database = connect(Settings())
-    if records or where is not None or output is not None:
-        _records(database, filters, where, limit, output, as_json)
-        return
-    if as_json:
+    if output is not None:
+        written = read_failed(database, filters, where, partial(_export, output))
+        show({"file": str(output), "records": written}, as_json, tables.facts)
+    elif records or where is not None:
+        _list_records(database, filters, where, limit, as_json)
+    elif as_json:
         show(causes.rows_of(database, filters), True, tables.failures)
     else:
         causes.print_causes(database, filters)
@@ -116,6 +122,20 @@ def explain_record(records: Records, as_json: Json = False) -> None:
         out.print(f"{total - len(explanations)} more match: ackledger failed --records --where ...")
 
 
+@app.command("trace", epilog=example("trace 28677", "trace 28677 --attempt 1"))
+def trace_record(
+    record: Annotated[int, typer.Argument(help=RECORD_HELP)],
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Which attempt, from 1, instead of the last.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the rows derived from a record, step by step."""
+    from ledger.batch.records.trace import trace  # numpy and pyarrow take longer than most commands
+
+    show(asdict(trace(connect(Settings()), record, attempt)), as_json, _traced)
+
+
 @app.command("quarantine", epilog=example("quarantine 28677 --reason 'a test order'"))
 def quarantine_records(
     reason: Annotated[str, typer.Option(help="Why, for those who look at the quarantine.")],
@@ -137,44 +157,14 @@ def quarantine_records(
     show({**facts, "next": ". ".join(done.next) or None}, as_json, tables.facts)
 
 
-def _records(
-    database: Database,
-    filters: Mapping[str, Any],
-    where: str | None,
-    limit: int,
-    output: Path | None,
-    as_json: bool,
+def _list_records(
+    database: Database, filters: Mapping[str, Any], where: str | None, limit: int, as_json: bool
 ) -> None:
-    if output is not None:
-        written = read_failed(database, filters, where, partial(_export, output))
-        show({"file": str(output), "records": written}, as_json, tables.facts)
-        return
-
+    """Print the failed records one by one. For those without a key, their lines in the source
+    files are read: each file once for each source.
+    """
     page, total = failed_records(database, filters, where, limit)
     records = [_record(row) for row in page]
-    _add_lines(records)
-    if not records and not as_json:
-        out.print(causes.nothing(database, filters, where), soft_wrap=True)
-        return
-    show({"total": total, "records": [_shown(record) for record in records]}, as_json, listed)
-    if not as_json:
-        masks.print_legend(database, records)
-        causes.print_sampled(database, filters, records)
-
-
-def _record(row: FailedMessage) -> dict[str, Any]:
-    fields = asdict(row)
-    return {"record": fields.pop("message_id"), **fields}
-
-
-def _shown(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without its layout, which only locates its line."""
-    return {name: value for name, value in record.items() if name != "layout"}
-
-
-def _add_lines(records: list[dict[str, Any]]) -> None:
-    """The lines of records in their source files, for those without a key: one reading of each
-    file by each source."""
     located = [
         record for record in records if record["key"] is None and record["source_row"] is not None
     ]
@@ -187,65 +177,57 @@ def _add_lines(records: list[dict[str, Any]]) -> None:
         )
         for record in group:
             record["source_line"] = lines.get(record["source_row"])
+    if not records and not as_json:
+        out.print(causes.nothing(database, filters, where), soft_wrap=True)
+        return
+    # The layout of a record only locates its line.
+    shown = [{name: row[name] for name in row if name != "layout"} for row in records]
+    show({"total": total, "records": shown}, as_json, listed)
+    if not as_json:
+        masks.print_legend(database, records)
+        causes.print_sampled(database, filters, records)
+
+
+def _record(row: FailedMessage) -> dict[str, Any]:
+    fields = asdict(row)
+    return {"record": fields.pop("message_id"), **fields}
 
 
 def _read_as(record: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The file of a record, and the source that read it."""
+    """Return the file of a record, and the source that read it."""
     return record["source_file"], record["pipeline"], record["source"]
 
 
 def _export(path: Path, messages: Iterable[FailedMessage]) -> int:
-    """Write records to a file by its ending; how many."""
-    rows = (
-        [json.dumps(value) if isinstance(value, dict) else value for value in _exported(row)]
-        for row in messages
-    )
+    """Write records to a file of the kind that its name ends in, and return how many."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--output {path}: expected a name that ends in .csv or .parquet")
+    rows = []
+    for record in map(_record, messages):
+        cells = [record[name] for name in _COLUMNS]
+        rows.append([json.dumps(cell) if isinstance(cell, dict) else cell for cell in cells])
     try:
         if path.suffix == ".csv":
-            return _write_csv(path, rows)
-        if path.suffix == ".parquet":
-            return _write_parquet(path, rows)
+            with path.open("w", newline="", encoding="utf-8") as stream:
+                writer = csv.writer(stream)
+                writer.writerow(_COLUMNS)
+                writer.writerows(rows)
+        else:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            numbers = {"record", "batch_id", "attempts", "source_row"}
+            kinds = [pa.int64() if name in numbers else pa.string() for name in _COLUMNS]
+            columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
+            arrays = [pa.array(cells, kind) for cells, kind in zip(columns, kinds, strict=True)]
+            pq.write_table(pa.table(arrays, names=list(_COLUMNS)), path)
     except OSError as exc:
         raise InputError(f"--output {path}: it cannot be written: {exc.strerror}") from exc
-    raise InputError(f"--output {path}: expected a name that ends in .csv or .parquet")
-
-
-def _exported(row: FailedMessage) -> list[Any]:
-    record = _record(row)
-    return [record[name] for name in _COLUMNS]
-
-
-def _write_csv(path: Path, rows: Iterable[list[Any]]) -> int:
-    records = list(rows)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(_COLUMNS)
-        writer.writerows(records)
-    return len(records)
-
-
-def _write_parquet(path: Path, rows: Iterable[list[Any]]) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    numbers = {"record", "batch_id", "attempts", "source_row"}
-    schema = pa.schema(
-        [(name, pa.int64() if name in numbers else pa.string()) for name in _COLUMNS]
-    )
-    records = list(rows)
-    columns = list(zip(*records, strict=True)) or [()] * len(_COLUMNS)
-    pq.write_table(
-        pa.table(
-            [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)],
-            schema=schema,
-        ),
-        path,
-    )
-    return len(records)
+    return len(rows)
 
 
 def _explained(data: Mapping[str, Any]) -> RenderableType:
-    """All about one record."""
+    """Return an explanation as a table of facts, the attempts, and the next steps."""
     explanation = Explanation(**data)
     facts = {
         "verdict": status_in_words(explanation.verdict, explanation.accepted_by),
@@ -262,7 +244,11 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     for name, value in facts.items():
         if value is not None:
             table.add_row(f"  {name}", Text(value))
-    lines = [f"attempt {_attempt(tried)}" for tried in explanation.attempts]
+    lines = []
+    for tried in explanation.attempts:
+        broke = f" at {tried['step']}: {tried['reason']}" if tried["step"] else ""
+        when = f"batch {tried['batch_id']}, {tried['decided_at']:{_MINUTE}}"
+        lines.append(f"attempt {tried['attempt']}  {tried['outcome']}{broke} ({when})")
     lines += [
         f"{'quarantined' if row['by_hand'] else 'accepted'} by {row['accepted_by']} on"
         f" {row['accepted_at']:{_MINUTE}}: {row['reason']}"
@@ -280,6 +266,7 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _read_from(explanation: Explanation) -> str | None:
+    """Return the place in a source file at which a record was read."""
     if explanation.source_file is None or explanation.source_row is None:
         return explanation.source_file
     if explanation.source_line is not None:
@@ -287,7 +274,38 @@ def _read_from(explanation: Explanation) -> str | None:
     return f"{explanation.source_file}, record {explanation.source_row}"
 
 
-def _attempt(tried: Mapping[str, Any]) -> str:
-    broke = f" at {tried['step']}: {tried['reason']}" if tried["step"] else ""
-    when = f"{tried['decided_at']:{_MINUTE}}"
-    return f"{tried['attempt']}  {tried['outcome']}{broke} (batch {tried['batch_id']}, {when})"
+def _traced(data: Mapping[str, Any]) -> RenderableType:
+    head = f"record {data['record']} of {data['pipeline']}: {data['verdict']}"
+    place = f"attempt {data['attempt']} of {data['attempts']}, batch {data['batch_id']}"
+    tree = Tree(_branch_label(data["tree"]))
+    _grow(tree, data["tree"])
+    failed = f"failed at {data['failed_at']}: {data['reason']}"
+    return Group(
+        Text(f"{head} ({place})", style="bold"),
+        *([] if data["failed_at"] is None else [Text(failed, style="red")]),
+        tree,
+        tables.line(f"why, and what to do: {ackledger('explain', data['record'])}", "yellow"),
+    )
+
+
+def _grow(tree: Tree, row: Mapping[str, Any]) -> None:
+    """Add the branches of a row to a tree: of each step the first ``_ROWS``."""
+    for step, rows in groupby(row["branches"], key=lambda branch: branch["step"]):
+        branches = list(rows)
+        for branch in branches[:_ROWS]:
+            _grow(tree.add(_branch_label(branch)), branch)
+        if len(branches) > _ROWS:
+            tree.add(Text(f"{len(branches) - _ROWS:,} more rows of {step}: --json has them"))
+
+
+def _branch_label(branch: Mapping[str, Any]) -> Text:
+    fate = str(branch["fate"])
+    text = Text(branch["step"], style="bold")
+    text.append(f"  {fate}", style=f"not bold {_STYLES.get(fate, 'yellow')}")
+    if branch["reason"] is not None:
+        text.append(f": {branch['reason']}", style="not bold")
+    if branch["content"] is not None:
+        text.append(f"  {branch['content']}", style="not bold")
+    if branch["repeated"]:
+        text.append("  (its branches are above)", style="not bold")
+    return text

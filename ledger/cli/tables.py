@@ -29,26 +29,28 @@ from ledger.core.commands import ANY_TARGET, ackledger
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 
-_LONGEST = 200  # characters of a reason
+_LONGEST = 200  # characters of a reason; ``explain`` has the whole
+_IDS = ("id", "pid", "root", "message", "record", "min", "max")  # columns without separators
 _NARROWEST = 12  # characters: a text is not folded into a narrower column
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def rows(data: Rows) -> RenderableType:
-    """Any rows, with their keys as the header; a line per column where they are too wide."""
+    """Return rows as a table with their keys as header, or with a line per column if too wide."""
     return _Fitting((data,)) if data else Text("no rows")
 
 
 def labelled(data: Rows) -> RenderableType:
-    """Rows of the ledger, of which there is one at least, with the headers of the other tables."""
+    """Return one or more rows of the ledger with the headers of the other tables."""
     return _Fitting((data,), _LABELS)
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """The first of the ``forms`` of some rows of which a table fits the console, long texts folded;
-    else each row of the last form in a block of lines. ``labels``: headers other than the names.
+    """A table of the first of the ``forms`` of some rows that fits the console, with long texts
+    folded. If none fits, each row of the last form is a block of lines. ``labels``: headers other
+    than the names.
     """
 
     forms: Sequence[Rows]
@@ -62,17 +64,14 @@ class _Fitting:
                     yield _table(columns, gap)
                     return
         for number, row in enumerate(self.forms[-1]):
+            block = Table.grid(padding=(0, 2, 0, 0))
+            block.add_column(style="bold", no_wrap=True)
+            block.add_column(overflow="fold")
+            for name, value in row.items():
+                block.add_row(self.labels.get(name, name), Text(_cell(name, value)))
             yield from [""] if number else []
-            yield self._block(row)
+            yield block
         yield ""
-
-    def _block(self, row: Mapping[str, Any]) -> Table:
-        block = Table.grid(padding=(0, 2, 0, 0))
-        block.add_column(style="bold", no_wrap=True)
-        block.add_column(overflow="fold")
-        for name, value in row.items():
-            block.add_row(self.labels.get(name, name), Text(_cell(name, value)))
-        return block
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class _Column:
 
     @property
     def least(self) -> int:
-        """The width that it needs at least: a number is never broken."""
+        """The width that the column needs: numbers are never broken."""
         lines = chain.from_iterable(cell.split("\n") for cell in (self.label, *self.cells))
         widest = max(map(cell_len, lines))
         return widest if self.numeric else min(widest, _NARROWEST)
@@ -106,7 +105,7 @@ def _table(columns: Sequence[_Column], gap: int) -> Table:
 
 
 def _without_empty(data: Rows, optional: Iterable[str]) -> Rows:
-    """The rows without those of the ``optional`` columns in which no row has anything."""
+    """Return the rows without those ``optional`` columns that are empty in every row."""
     return _without(data, {name for name in optional if not any(row[name] for row in data)})
 
 
@@ -115,13 +114,15 @@ def _without(data: Rows, names: Collection[str]) -> Rows:
 
 
 def facts(data: Mapping[str, Any]) -> RenderableType:
-    """One mapping, a line each; keys without a value are omitted."""
+    """Return a mapping with a line for each key that has a value."""
     texts = (f"{key}: {value}" for key, value in data.items() if value is not None)
     return Group(*map(line, texts))
 
 
 def batches(data: Rows) -> RenderableType:
-    """Batches with their counts: one column for all that are not acked where they are many."""
+    """Return batches with their counts. A narrow console has one column for all counts of records
+    that are not acked.
+    """
     if not data:
         command = f"'{ackledger('run', ANY_TARGET)}'"
         return Text(
@@ -163,12 +164,12 @@ def _not_acked(counts: Mapping[str, int]) -> str:
 
 
 def failures(data: Rows) -> RenderableType:
-    """Failed records by step and reason, of which there are some."""
+    """Return one or more rows of failed records by step and reason."""
     names = ["batch_id", "pipeline", "step", "reason", "status", "records", "example_record"]
     shown = [
         {
             **{name: row[name] for name in names},
-            "reason": _cut(row["reason"]),
+            "reason": f"{row['reason'][:_LONGEST]}{'…' if len(row['reason']) > _LONGEST else ''}",
             "status": status_in_words(row["status"], row["accepted_by"]),
         }
         for row in data
@@ -178,7 +179,7 @@ def failures(data: Rows) -> RenderableType:
 
 
 def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
-    """One batch: its steps, its counts, its failures, and what to do if it is incomplete."""
+    """Return one batch: its steps, counts and failures, and what to do if it is incomplete."""
     records = data["records"]
     counted = {**records, "quarantined": records["quarantined"] - data["accepted"]}
     counts = ", ".join(f"{value:,} {key}" for key, value in counted.items() if key != "total")
@@ -189,10 +190,10 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
     if status.decided:
         title += f", {data['outcome']}"
     names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
-    steps = [
-        {**{name: step[name] for name in names}, "seconds": _tenths(step["seconds"])}
-        for step in data["steps"]
-    ]
+    steps = [{name: step[name] for name in names} for step in data["steps"]]
+    for step in steps:
+        if step["seconds"] is not None:  # aligned at the point
+            step["seconds"] = Decimal(step["seconds"]).quantize(Decimal("0.1"))
     parts: list[RenderableType] = [
         line(title, "bold"),
         _Fitting((_without_empty(steps, ("failed", "duplicates")),))
@@ -202,7 +203,10 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
     ]
     if data.get("preview"):
         parts += [line(UNDECIDED, "bold"), _Fitting((data["preview"],), _LABELS)]
-    parts += map(_sink_line, data["sinks"])
+    for sink in data["sinks"]:  # its published rows, and the command that releases the others
+        actions = tuple(Action(*pair) for pair in sink["commands"])
+        style = "" if SinkState(sink["state"]).is_final else "yellow"
+        parts.append(line(str(Advice(sink["because"], actions)), style))
     waits = [row["sentences"] for row in data["pending"] if not row["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits, data["notes"])]
     if failed:
@@ -213,15 +217,8 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
     return Group(*parts)
 
 
-def _sink_line(row: Mapping[str, Any]) -> Text:
-    """Return a line with the published rows of a sink, and the command that releases the rest."""
-    actions = [Action(*pair) for pair in row["commands"]]
-    style = "" if SinkState(row["state"]).is_final else "yellow"
-    return line(str(Advice(row["because"], tuple(actions))), style)
-
-
 def released(data: Mapping[str, Any]) -> RenderableType:
-    """Return the result of a batch that was settled or released, as a table."""
+    """Return the result of a settlement or release."""
     return facts({**data, "status": BatchStatus(data["status"]).words})
 
 
@@ -243,11 +240,6 @@ def restored(data: Mapping[str, Any]) -> RenderableType:
             "yellow",
         ),
     )
-
-
-def _tenths(seconds: float | None) -> Decimal | None:
-    """Seconds to be read below each other."""
-    return None if seconds is None else Decimal(seconds).quantize(Decimal("0.1"))
 
 
 def sweep(data: Mapping[str, Any]) -> RenderableType:
@@ -273,24 +265,15 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
 
 
 def line(text: str, style: str = "") -> Text:
-    """Text that is not broken into lines, so that the commands in it can be pasted."""
+    """Return a text that is not broken into lines, so that the commands in it can be pasted."""
     return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
-def _cut(reason: str) -> str:
-    """A reason that takes some lines of a table at most; ``explain`` has the whole."""
-    return reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
-
-
 def _cell(name: str, value: Any) -> str:
-    """A value as it is shown; an id as it is pasted back, a count with separators."""
+    """Return a value as it is shown: ids as they are pasted back, counts with separators."""
     if value is None:
         return ""
-    if isinstance(value, int) and not isinstance(value, bool) and not _is_id(name):
+    is_id = name in _IDS or name.endswith(("_id", "_root", "_record"))
+    if isinstance(value, int) and not isinstance(value, bool) and not is_id:
         return f"{value:,}"
     return str(value)
-
-
-def _is_id(name: str) -> bool:
-    ids = ("id", "pid", "root", "message", "record", "min", "max")
-    return name in ids or name.endswith(("_id", "_root", "_record"))

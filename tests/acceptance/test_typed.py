@@ -8,7 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from ledger.cli import app, running
+from ledger.cli import app, runs
 from tests.support.audited_shop import working_in, write_shop
 from tests.support.flights import write_slice
 from tests.support.pages import PAGES, blocks, shows, typed
@@ -67,7 +67,7 @@ def project(environment, spark, monkeypatch, tmp_path):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(running, "spark_session", lambda pipeline, at: spark)
+    monkeypatch.setattr(runs, "spark_session", lambda pipeline, at: spark)
     write_slice(tmp_path / "data")
     write_shop(tmp_path)
     with working_in(tmp_path, spark):

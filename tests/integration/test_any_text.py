@@ -7,7 +7,7 @@ import pytest
 
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline
 from ledger.batch.records.trace import trace
-from ledger.cli import tracing
+from ledger.cli import records
 from ledger.core.text import MOST_REASON
 from ledger.errors import DeclarationError
 
@@ -85,7 +85,7 @@ def test_a_batch_of_nasty_text(runner, tmp_path, ledger, how, sink_rows):
         assert explanation.key[COLUMNS[0]] == VALUES[0]
         tree = trace(ledger.database, row.message_id).tree
         assert tree.branches[0].reason.startswith(VALUES[0])
-        assert tracing._label(asdict(tree.branches[0])).plain
+        assert records._branch_label(asdict(tree.branches[0])).plain
     fixed = runner(pipeline(True))
     fixed.settled(fixed.open_replay(batch.batch_id))
     published = sink_rows("out", *COLUMNS, "plain")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from ledger.cli import inspecting
+from ledger.cli import database as database_commands
 from ledger.cli.base import app
 from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
 from ledger.store import asking
@@ -263,7 +263,7 @@ def test_a_wrong_query_is_one_line(database, query, message):
 
 def test_columns_of_one_name(database, monkeypatch):
     """No column is dropped for its name: a repeated one is numbered, past those that are taken."""
-    monkeypatch.setattr(inspecting, "connect", lambda _: database)
+    monkeypatch.setattr(database_commands, "connect", lambda _: database)
     query = "SELECT count(*), count(*) FILTER (WHERE false), 7 AS count_2, count(*) FROM batch"
     result = CliRunner().invoke(app, ["sql", query, "--json"])
     assert json.loads(result.stdout) == [{"count": 1, "count_2": 0, "count_2_2": 7, "count_3": 1}]

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.cli import running
-from ledger.cli.backfilling import Every, intervals
+from ledger.cli import runs
+from ledger.cli.backfill import Every, intervals
 from ledger.cli.base import app
 from ledger.errors import InputError
 
@@ -23,8 +23,8 @@ def backfill(environment, database, spark, monkeypatch, tmp_path):
     flow = Pipeline("days")
     flow.source("days", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
     flow.sink("out", ParquetSink("out"), reads="days")
-    monkeypatch.setattr(running, "load", lambda target: flow)
-    monkeypatch.setattr(running, "spark_session", lambda pipeline, at: spark)
+    monkeypatch.setattr(runs, "load", lambda target: flow)
+    monkeypatch.setattr(runs, "spark_session", lambda pipeline, at: spark)
 
     def run(start, end, *more, code=0):
         arguments = ["days:made", "--from", start, "--to", end, *more]
@@ -77,7 +77,7 @@ def test_a_pipeline_without_intervals_has_none_to_fill(backfill, tmp_path, monke
     pipeline = Pipeline("new")
     pipeline.source("days", FileSource(f"{tmp_path}/*.csv", schema="n INT", incremental=True))
     pipeline.sink("out", ParquetSink("out"), reads="days")
-    monkeypatch.setattr(running, "load", lambda target: pipeline)
+    monkeypatch.setattr(runs, "load", lambda target: pipeline)
     refused = backfill("2026-01-01", "2026-01-02").exception
     assert "reads what is new, whatever the interval" in str(refused)
 

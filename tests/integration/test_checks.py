@@ -27,7 +27,7 @@ from ledger.airflow.tasks import PermanentFailure
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.upkeep import checks
 from ledger.batch.upkeep.checks import before_replay, before_run, examine, require
-from ledger.cli import running
+from ledger.cli import runs
 from ledger.cli.base import app
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
@@ -294,8 +294,8 @@ def test_the_commands_that_replay_look_before_they_claim(
     reference is missing; a cleared run whose replay is settled finds it again.
     """
     flow, first = lossy_letters(ledger)
-    monkeypatch.setattr(running, "load", lambda target: flow)
-    monkeypatch.setattr(running, "spark_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(runs, "load", lambda target: flow)
+    monkeypatch.setattr(runs, "spark_session", lambda *_: pytest.fail("Spark was started"))
     done = CliRunner().invoke(app, ["replay", "letters:pipeline"])
     assert isinstance(done.exception, InputError), done.output
     assert "planes.csv" in str(done.exception)

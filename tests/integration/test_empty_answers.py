@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ledger.cli import running
+from ledger.cli import runs
 from ledger.cli.base import app, out, user
 from tests.support.ledgers import pipeline
 
@@ -155,7 +155,7 @@ def replay(database, cli, monkeypatch):
     nothing, and of a dry one, which say the same.
     """
     for name in ("before_replay", "keep_all"):
-        monkeypatch.setattr(running, name, lambda *arguments: None)
+        monkeypatch.setattr(runs, name, lambda *arguments: None)
     monkeypatch.chdir(ROOT)
 
     def run(*options):

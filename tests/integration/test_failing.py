@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from ledger.batch.opening import open_batch
-from ledger.cli import failing, running
-from ledger.cli.failing import going_on
+from ledger.cli import runs
+from ledger.cli.runs import going_on
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, LedgerError, UnavailableError
@@ -61,7 +61,7 @@ def test_a_database_that_goes_away_hides_no_error(ledger, monkeypatch):
     def gone(*_):
         raise UnavailableError("the database did not answer")
 
-    monkeypatch.setattr(failing, "abandon", gone)
+    monkeypatch.setattr(runs, "abandon", gone)
     error = fails(ledger, batch, InputError("a file is cut off"))
     assert isinstance(error, InputError)
     assert str(error).endswith(f"failed at step 'source': a file is cut off. To go on: {AGAIN}")
@@ -91,7 +91,7 @@ def test_an_interrupted_run_says_how_to_go_on(ledger):
 
 @pytest.mark.parametrize(
     ("spark", "option"),
-    [("spark://far:7077", " --spark spark://far:7077"), (running.LOCAL, "")],
+    [("spark://far:7077", " --spark spark://far:7077"), (runs.LOCAL, "")],
 )
 def test_a_run_says_its_id_when_it_begins(spark, option, database, settings, monkeypatch, capsys):
     """A run id that was made up is printed before Spark starts; the way on goes to the same
@@ -101,13 +101,11 @@ def test_a_run_says_its_id_when_it_begins(spark, option, database, settings, mon
     def refuse(*_):
         raise InputError("no cluster")
 
-    monkeypatch.setattr(running, "spark_session", refuse)
+    monkeypatch.setattr(runs, "spark_session", refuse)
     flow = pipeline()
     batch = open_batch(database, settings, flow, RunKey("", "run-1f"), Interval(START, END))
     with pytest.raises(InputError) as raised:
-        running._run_batch(
-            running.CommandTarget("jobs.x:p", flow, settings, database, spark), batch
-        )
+        runs._run_batch(runs.CommandTarget("jobs.x:p", flow, settings, database, spark), batch)
     assert capsys.readouterr().err.splitlines()[0] == "batch 1: run id run-1f"
     assert str(raised.value).endswith(
         "failed at its start: no cluster. Batch 1 is abandoned and claims nothing. To go on: "

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from ledger.cli import app, retaining
+from ledger.cli import app, removal
 from tests.support.ledgers import pipeline
 from tests.support.retention import command, expiring
 
@@ -108,9 +108,7 @@ def test_forget_separates_what_it_searched_from_what_may_be(archive, forgettable
 def test_forget_asks_a_person(archive, forgettable, monkeypatch):
     """In a terminal it shows what it will do and asks: no leaves everything, yes goes on."""
     _, roots = forgettable
-    monkeypatch.setattr(
-        retaining, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    )
+    monkeypatch.setattr(removal, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     refused = CliRunner().invoke(app, ["forget", str(roots[0])], input="n\n")
     assert refused.exit_code == 1
     assert "1 record would be forgotten" in refused.output

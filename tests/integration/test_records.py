@@ -16,7 +16,7 @@ from ledger.batch.opening import open_replay
 from ledger.batch.rebuilds import request
 from ledger.batch.records.payloads import keep_all, try_to_keep
 from ledger.batch.records.snapshots import MOST_CHARACTERS
-from ledger.cli import running
+from ledger.cli import runs
 from ledger.cli.base import app
 from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import Outcome
@@ -573,13 +573,13 @@ def test_a_replay_that_was_refused_is_not_done(ledger, cli, monkeypatch):
     original, _ = ledger.whole_batch(ledgers.pipeline("flights"), 3, lose_sink=[0])
     ledger.settle(original.batch_id)
     for name in ("before_replay", "spark_session", "keep_all"):
-        monkeypatch.setattr(running, name, lambda *arguments: None)
-    monkeypatch.setattr(running, "open_replay", refuse)
+        monkeypatch.setattr(runs, name, lambda *arguments: None)
+    monkeypatch.setattr(runs, "open_replay", refuse)
     monkeypatch.chdir(ROOT)
     output = cli("replay", "jobs.flights:pipeline", code=3)
     assert "another replay of it is open" in output
     assert "nothing to replay" not in output
-    monkeypatch.setattr(running, "originals_of", lambda *arguments: [])
+    monkeypatch.setattr(runs, "originals_of", lambda *arguments: [])
     assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
 
 
@@ -600,8 +600,8 @@ def test_an_interrupted_replay_is_asked_for_by_its_run_id(ledger, cli, monkeypat
         raise NotReadyError("enough is seen")
 
     for name in ("before_replay", "spark_session", "keep_all"):
-        monkeypatch.setattr(running, name, lambda *arguments: None)
-    monkeypatch.setattr(running, "open_replay", opening)
+        monkeypatch.setattr(runs, name, lambda *arguments: None)
+    monkeypatch.setattr(runs, "open_replay", opening)
     monkeypatch.chdir(ROOT)
     assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
     cli("replay", "jobs.flights:pipeline", "--run-id", "mine", code=3)

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from ledger.cli import inspecting
+from ledger.cli import batches
 from ledger.cli.base import app
 from tests.support.ledgers import keyed
 
@@ -33,7 +33,7 @@ def test_it_looks_again_until_nothing_is_open(ledger, under_way, monkeypatch, si
         looks.append(seconds)
         ledger.settle(under_way.batch_id)
 
-    monkeypatch.setattr(inspecting, "sleep", settled_meanwhile)
+    monkeypatch.setattr(batches, "sleep", settled_meanwhile)
     result = watched(*(["--batch", str(under_way.batch_id)] if single else []))
     assert result.exit_code == 0, result.output
     assert "settled" in result.output
@@ -46,14 +46,14 @@ def test_it_ends_with_ctrl_c(under_way, monkeypatch):
     def stop(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(inspecting, "sleep", stop)
+    monkeypatch.setattr(batches, "sleep", stop)
     result = watched()
     assert (result.exit_code, "open" in result.output) == (0, True)
 
 
 def test_a_program_waits(ledger, under_way, monkeypatch):
     """With --json it prints nothing until the batch is decided, and then the batch."""
-    monkeypatch.setattr(inspecting, "sleep", lambda seconds: ledger.settle(under_way.batch_id))
+    monkeypatch.setattr(batches, "sleep", lambda seconds: ledger.settle(under_way.batch_id))
     result = watched("--json")
     (batch,) = json.loads(result.stdout)
     assert (result.exit_code, batch["status"]) == (0, "settled")

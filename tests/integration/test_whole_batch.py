@@ -13,7 +13,7 @@ from ledger import FileSource, ParquetSink, run_step
 from ledger.batch.interventions import restart
 from ledger.batch.recovery import finished, stands_at
 from ledger.batch.step_runs import Attempt, Record, interrupt
-from ledger.cli.failing import going_on
+from ledger.cli.runs import going_on
 from ledger.core.logs import about_failure, current
 from ledger.core.states import BatchStatus
 from ledger.deltas.spans import RootRange

@@ -22,8 +22,8 @@ from ledger.batch.advice.actions import lines
 from ledger.batch.advice.records import Case, by_cause
 from ledger.batch.records.explain import Explanation
 from ledger.batch.upkeep.checks import Finding, require
-from ledger.cli import app, base, causes, checking, maintaining, progress, records, tables
-from ledger.cli.failing import fail_with
+from ledger.cli import app, base, causes, database, progress, projects, records, tables
+from ledger.cli.base import fail_with
 from ledger.cli.help import PANELS
 from ledger.cli.listing import listed
 from ledger.core.text import quantity
@@ -128,7 +128,7 @@ def test_a_variable_that_does_not_exist_is_named(monkeypatch):
     for command in (["check"], ["db", "status"]):
         result = CliRunner().invoke(app, [*command, "--help"]).stderr.splitlines()
         assert result == [] or result == [STORGE]
-    monkeypatch.setattr(maintaining, "state_of", lambda settings: Ready())
+    monkeypatch.setattr(database, "state_of", lambda settings: Ready())
     done = CliRunner().invoke(app, ["db", "status"], env={"ACKLEDGER_VERBOSE": "0"})
     assert done.stderr.splitlines() == [STORGE]
 
@@ -159,8 +159,8 @@ class Ready:
 def test_a_time_is_typed_in_any_of_its_forms(typed, wanted, monkeypatch):
     """With minutes, with seconds, and with a zone."""
     records = []
-    monkeypatch.setattr(checking, "load", lambda target: None)
-    monkeypatch.setattr(checking, "examine_pipeline", lambda *all: records.append(all[1]) or [])
+    monkeypatch.setattr(projects, "load", lambda target: None)
+    monkeypatch.setattr(projects, "examine_pipeline", lambda *all: records.append(all[1]) or [])
     day = ["--from", typed, "--to", "2026-02-01"]
     assert CliRunner().invoke(app, ["check", "m:p", *day]).exit_code == 0
     assert records[0].start == (wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC))
@@ -171,8 +171,8 @@ def test_a_hint_is_no_fault(monkeypatch):
     beside it, with 1.
     """
     findings = [Finding("source a", "fine"), Finding("stage b", "not checked", hint=True)]
-    monkeypatch.setattr(checking, "load", lambda target: None)
-    monkeypatch.setattr(checking, "examine_pipeline", lambda *_: findings)
+    monkeypatch.setattr(projects, "load", lambda target: None)
+    monkeypatch.setattr(projects, "examine_pipeline", lambda *_: findings)
     done = CliRunner().invoke(app, ["check", "m:p"])
     assert (done.stdout, done.exit_code) == (
         "ok     source a: fine\nhint   stage b: not checked\n",

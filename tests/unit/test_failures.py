@@ -19,7 +19,7 @@ from rich.console import Console
 from ledger import cli, run_step
 from ledger.batch.settlement import Settlement
 from ledger.batch.step_runs import Record
-from ledger.cli import failing
+from ledger.cli import base
 from ledger.cli.base import app
 from ledger.core.states import BatchStatus
 from ledger.errors import (
@@ -535,7 +535,7 @@ def command(monkeypatch, capsys):
         monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
         app.command("broken")(broken)
         monkeypatch.setattr(sys, "argv", ["ackledger", *options, "broken"])
-        monkeypatch.setattr(failing, "err", Console(stderr=True, width=400))
+        monkeypatch.setattr(base, "err", Console(stderr=True, width=400))
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return ended.value.code, capsys.readouterr().err

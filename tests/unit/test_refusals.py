@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from ledger.cli.running import finish
+from ledger.cli.runs import finish
 from ledger.errors import ConfigurationError, FencedError, UnavailableError
 from ledger.spark.folding.refusals import refusing
 from ledger.store.connection import require_server

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger.cli.base import LOCAL, app
-from ledger.cli.running import CommandTarget
+from ledger.cli.runs import CommandTarget
 from ledger.core import connect_server as remote
 from ledger.core import extras
 from ledger.core.connect_server import briefly, checked_address, checked_place, require_server

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow.pipelines import SELECTING, selection
 from ledger.batch import replay_matches
-from ledger.cli import running
+from ledger.cli import runs
 from ledger.cli.base import app
 from ledger.core.run_request import Selection
 from ledger.errors import InputError, NotReadyError
@@ -48,14 +48,14 @@ def replayed(monkeypatch):
         asked.append(selection_)
         raise NotReadyError("another replay was first")
 
-    monkeypatch.setattr(running, "load", lambda target: flow)
+    monkeypatch.setattr(runs, "load", lambda target: flow)
     database = SimpleNamespace(transact=lambda work: [])
-    monkeypatch.setattr(running, "connect", lambda settings: database)
-    monkeypatch.setattr(running, "keep_all", lambda *_: None)
-    monkeypatch.setattr(running, "before_replay", lambda *_: None)
-    monkeypatch.setattr(running, "spark_session", lambda *_: None)
+    monkeypatch.setattr(runs, "connect", lambda settings: database)
+    monkeypatch.setattr(runs, "keep_all", lambda *_: None)
+    monkeypatch.setattr(runs, "before_replay", lambda *_: None)
+    monkeypatch.setattr(runs, "spark_session", lambda *_: None)
     monkeypatch.setattr(replay_matches, "matching_messages", matching)
-    monkeypatch.setattr(running, "open_replay", opened)
+    monkeypatch.setattr(runs, "open_replay", opened)
 
     def ask(*options):
         done = CliRunner().invoke(app, ["replay", "m:p", *options])

@@ -20,7 +20,7 @@ MATCHING = {
 # Compared all the same: the words of others, and what is no cause of anything.
 ALLOWED = {
     "airflow/spark_tasks.py": {"Error code is: "},  # Airflow's, of spark-submit
-    "cli/variables.py": {"did you mean"},  # whether a suggestion is added
+    "cli/base.py": {"did you mean"},  # whether a suggestion is added
     "sources/vectorized/json_lines.py": {r" in row (\d+)\Z", "unexpected field"},  # Arrow's
     "spark/failures.py": None,  # Java's, Spark's and Python's
     "spark/frames/anchor_use.py": None,  # of Spark's plans

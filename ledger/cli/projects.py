@@ -1,6 +1,10 @@
-"""The command that looks before a run: ``check``."""
+"""Commands that create and check a project: ``init``, ``check``."""
 
 from datetime import datetime
+from importlib import resources
+from keyword import iskeyword
+from pathlib import Path
+from string import Template
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +12,7 @@ from rich.text import Text
 
 from ledger.batch.upkeep.checks import Finding, examine
 from ledger.batch.upkeep.installation import examine_installation
+from ledger.cli import tables
 from ledger.cli.base import (
     LOCAL,
     Json,
@@ -22,7 +27,8 @@ from ledger.cli.base import (
     params_of,
     show,
 )
-from ledger.cli.running import spark_session
+from ledger.cli.runs import spark_session
+from ledger.core.commands import ackledger
 from ledger.core.connect_server import checked_place, is_remote
 from ledger.core.run_request import Interval
 from ledger.errors import InputError, LedgerError
@@ -30,8 +36,64 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.store.upgrade import connect
 
-# Whether a thing is well, and the color of that; None: it was not checked, or not wholly.
+# The word of a finding and its color, by whether it is well; None: not checked, or not wholly.
 _WORDS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("hint", "yellow")}
+# Where each template goes; the pipeline's name stands for {name}.
+_FILES = {
+    "pipeline.py.template": "{name}.py",
+    "dag.py.template": "dags/{name}_dag.py",
+    "ledger_dags.py.template": "dags/ledger_dags.py",
+    "test.py.template": "tests/test_{name}.py",
+    "orders.csv": "data/orders/2026-01-01/orders.csv",
+    "customers.csv": "data/customers.csv",
+    "pyproject.toml.template": "pyproject.toml",
+    "README.md.template": "README.md",
+    "gitignore": ".gitignore",
+}
+
+
+@app.command(epilog=example("init shop", "init shop --name sales"))
+def init(
+    folder: Annotated[Path, typer.Argument(help="Made if it is missing.")],
+    name: Annotated[
+        str, typer.Option(help="Of the pipeline and its module, for example orders.")
+    ] = "orders",
+    as_json: Json = False,
+) -> None:
+    """Create a project: pipeline, DAG, test, a day of data.
+
+    Its README says what to type. No file is overwritten.
+    """
+    is_taken = name in ("ledger", "dags", "tests", "data")
+    if is_taken or not name.isidentifier() or iskeyword(name):
+        raise InputError(
+            f"--name {name!r}: expected a name of a Python module, such as orders, that is neither"
+            " ledger nor a folder of the project"
+        )
+    places = {source: folder / path.format(name=name) for source, path in _FILES.items()}
+    existing = [str(path) for path in places.values() if path.exists()]
+    if existing:
+        raise InputError(
+            f"these files are there already: {', '.join(existing)}. Name another folder, or remove"
+            " them"
+        )
+    templates = resources.files("ledger.cli") / "new"
+    for source, path in places.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = (templates / source).read_text()
+        path.write_text(Template(text).substitute(name=name))
+    day = {"from": "2026-01-01", "to": "2026-01-02"}
+    run = ackledger("run", f"{name}:pipeline", **day)
+    show(
+        {
+            "files": [str(path.relative_to(folder)) for path in places.values()],
+            "next": f"cd {folder} && ACKLEDGER_DATA=data {run}",
+            "then": f"read {folder / 'README.md'}",
+        },
+        as_json,
+        lambda data: tables.facts({**data, "files": ", ".join(data["files"])}),
+    )
+
 
 START, END = interval_options("CHECK")
 
@@ -65,7 +127,13 @@ def check(
     With an interval, headers and footers of its source files are read. Nothing is claimed or
     written.
     """
-    interval = _interval(target, interval_start, interval_end, param)
+    interval = None
+    if target and interval_start and interval_end:
+        interval = Interval(interval_start, interval_end, params_of(param or []))
+    elif interval_start or interval_end or param:
+        raise InputError(
+            "an interval and parameters need MODULE:PIPELINE, --from and --to: give all of them"
+        )
     remote = spark if is_remote(checked_place(spark)) else None
     if target is None:
         findings = examine_installation(Settings(), remote)
@@ -114,20 +182,8 @@ def examine_pipeline(
     return [*others, *steps.values()]
 
 
-def _interval(
-    target: str | None, start: datetime | None, end: datetime | None, params: list[str] | None
-) -> Interval | None:
-    if target and start and end:
-        return Interval(start, end, params_of(params or []))
-    if start or end or params:
-        raise InputError(
-            "an interval and parameters need MODULE:PIPELINE, --from and --to: give all of them"
-        )
-    return None
-
-
 def _lines(rows: list[dict[str, Any]]) -> Text:
-    """A line for each finding: whether it is well, what it is about, and what was found."""
+    """Return a line for each finding: its word, its subject and its message."""
     text = Text()
     for row in rows:
         word, style = _WORDS[row["ok"]]

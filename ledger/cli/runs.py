@@ -2,7 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from ledger.batch import follow_ups
 from ledger.batch.advice.actions import Advice, sentences
 from ledger.batch.advice.batches import asked_as, resume
 from ledger.batch.advice.sinks import state_of
+from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.outcome.readings import Batch
 from ledger.batch.outcome.report import (
@@ -27,7 +29,7 @@ from ledger.batch.outcome.summary import Summary, summarize
 from ledger.batch.publishing import Published
 from ledger.batch.records.filters import require_batch
 from ledger.batch.records.payloads import keep_all
-from ledger.batch.recovery import waiting_states
+from ledger.batch.recovery import restarts_of, waiting_states
 from ledger.batch.replay_matches import (
     left_out,
     matching_messages,
@@ -57,15 +59,14 @@ from ledger.cli.base import (
     params_of,
     show,
 )
-from ledger.cli.failing import going_on
 from ledger.cli.progress import progress_of
 from ledger.core.connect_server import checked_place, is_remote
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import Guarantee
-from ledger.errors import BackPressureError, Failures, NotReadyError
+from ledger.errors import BackPressureError, Failures, FencedError, LedgerError, NotReadyError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
-from ledger.spark.failures import error_text
+from ledger.spark.failures import error_text, explained
 from ledger.store.connection import Database
 from ledger.store.upgrade import connect
 
@@ -101,8 +102,8 @@ def run(
 
 @dataclass(frozen=True)
 class CommandTarget:
-    """Pipeline that a command runs, with its settings, ledger and Spark. ``spark``: a master, or
-    the address of a Spark Connect server.
+    """The pipeline that a command runs, with its settings, ledger and Spark. ``spark``: a master,
+    or the address of a Spark Connect server.
     """
 
     target: str
@@ -113,7 +114,7 @@ class CommandTarget:
 
     @property
     def remote(self) -> str | None:
-        """The Spark Connect server; None: there is none."""
+        """The address of the Spark Connect server, if Spark is one."""
         return self.spark if is_remote(self.spark) else None
 
 
@@ -134,7 +135,7 @@ def run_interval(
     reprocess: bool = False,
     guarantee: Guarantee | None = None,
 ) -> dict[str, Any]:
-    """Open the batch of a run over an interval, or find it again, and run it; its summary."""
+    """Open the batch of a run over an interval, or find it again; run it; return its summary."""
     request = (at.database, at.settings, at.pipeline, key, interval)
     before_run(*request, remote=at.remote)
     spark_session(at.pipeline, at.spark)  # without Spark nothing is claimed
@@ -264,8 +265,8 @@ def publish(
 def nothing_to_publish(
     database: Database, pipeline: Pipeline, batch: int | None, carried: Iterable[str]
 ) -> list[str]:
-    """The sentences of ``publish`` where it has published nothing. ``carried``: states that it has
-    carried forward.
+    """Return the sentences that ``publish`` prints if it has published nothing. ``carried``: the
+    states that it has carried forward.
     """
     if carried:
         return [f"carried forward: {', '.join(sorted(carried))}"]
@@ -291,14 +292,16 @@ def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_js
 
 
 def spark_session(pipeline: Pipeline, spark: str) -> "SparkSession":
-    """The session that a command's steps run in: of a master, or of a Spark Connect server."""
+    """Return the session of a command's steps: of a master, or of a Spark Connect server."""
     from ledger.spark.session import build_session
 
     return build_session(f"ackledger {pipeline.name}", spark, silent=bool(pipeline.redact))
 
 
 def _run_batch(at: CommandTarget, batch: Batch) -> tuple[Summary, float]:
-    """Run the batch's steps with a progress line each, and settle; its summary, and seconds."""
+    """Run the batch's steps with a progress line each, and settle. Return its summary, and how many
+    seconds that took.
+    """
     from ledger.execution import StepResult, run_steps, settle_and_follow
     from ledger.spark.job import Job
 
@@ -325,6 +328,34 @@ def _run_batch(at: CommandTarget, batch: Batch) -> tuple[Summary, float]:
             progress.settling()
             settle_and_follow(job, batch.batch_id)
     return summarize(at.database, batch.batch_id), time.monotonic() - started
+
+
+@contextmanager
+def going_on(
+    database: Database, batch: Batch, ways: str, step: Callable[[], str]
+) -> Iterator[None]:
+    """Add to an error or interrupt of this block its batch, its ``step``, and the ``ways`` to go
+    on. A batch gives back its claims if nothing of it is committed or runs elsewhere.
+    """
+    try:
+        yield
+    except FencedError:
+        raise
+    except (Exception, KeyboardInterrupt) as exc:
+        reason = f"its run failed before anything was committed: {type(exc).__name__}"
+        try:
+            is_abandoned = abandon(database, batch.batch_id, reason)
+        except LedgerError:  # a failed release of the claims hides no error
+            is_abandoned = False
+        what = f"batch {batch.batch_id} (run id {batch.run_id})"
+        advice = ways
+        if is_abandoned:
+            advice = f"Batch {batch.batch_id} is abandoned and claims nothing. {ways}"
+        if isinstance(exc, Exception):
+            others = () if is_abandoned else restarts_of(database, batch.batch_id)
+            advice = ". ".join([advice, *map(str, others)])
+            raise explained(exc, f"{what} failed at {step()}", advice) from exc
+        raise LedgerError(f"{what} was interrupted at {step()}. {advice}") from exc
 
 
 def summary_of(
@@ -367,7 +398,7 @@ def finish(
     single: bool = False,
     refused: int = 0,
 ) -> None:
-    """Print what became of the batches; exit with the worst of their codes: 1, then 3, then 4.
+    """Print the summaries of batches, and exit with the worst of their codes: 1, then 3, then 4.
 
     ``refused``: batches that could not be replayed, whose records are as they were.
     """
@@ -383,7 +414,7 @@ def finish(
 
 
 def print_summary(database: Database, summary: dict[str, Any]) -> None:
-    """One batch, and its failed records by step and reason."""
+    """Print one batch, and its failed records by step and reason."""
     failed: list[dict[str, Any]] = []
     if summary["records"]["failed"] or summary["records"]["quarantined"]:
         failed = causes.rows_of(database, {"batch_id": summary["batch_id"]})

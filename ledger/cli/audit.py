@@ -109,10 +109,16 @@ def is_audit(arguments: Sequence[str]) -> bool:
     return next((each for each in arguments if not each.startswith("-")), "") == "audit"
 
 
+def _exit_code(report: "AuditReport") -> int:
+    if report.failure or not report.results or any(each.unknown for each in report.results):
+        return NOT_COMPLETE
+    return 1 if report.lost_records else 0
+
+
 def _missing(
     report: "AuditReport", outputs: Sequence[str], sources: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a sentence for each output and source that the report should be on, and has not."""
+    """Yield a sentence for each asked output and source that the report does not have."""
     there = {
         "output": (outputs, [each.name for each in report.outputs]),
         "source": (sources, [each.source.name for each in report.results]),
@@ -122,12 +128,6 @@ def _missing(
             if name not in names:
                 what = f"expected one of {', '.join(names)}" if names else "found none"
                 yield f"--{kind} {name}: the script has no such {kind}, {what}"
-
-
-def _exit_code(report: "AuditReport") -> int:
-    if report.failure or not report.results or any(each.unknown for each in report.results):
-        return NOT_COMPLETE
-    return 1 if report.lost_records else 0
 
 
 def _require_usable(expected: Path | None, *files: Path | None) -> None:
@@ -149,7 +149,9 @@ def _require_usable(expected: Path | None, *files: Path | None) -> None:
 
 @contextmanager
 def _only_results() -> Iterator[IO[str]]:
-    """Yield what is stdout. All else that this process or its JVM prints goes to stderr."""
+    """Yield a stream to stdout. Everything else that this process or its JVM prints goes to
+    stderr.
+    """
     stdout = os.dup(1)
     with redirect_stdout(sys.stderr), os.fdopen(os.dup(stdout), "w", encoding="utf-8") as results:
         os.dup2(2, 1)
@@ -162,7 +164,7 @@ def _only_results() -> Iterator[IO[str]]:
 
 @contextmanager
 def _folder(parent: Path | None) -> Iterator[Path]:
-    """A temporary folder that is removed once nothing of Spark writes to it."""
+    """Yield a temporary folder, which is removed once Spark no longer writes to it."""
     if parent is not None and not parent.is_dir():
         raise InputError(f"--folder {parent}: expected a folder, found none")
     folder = Path(tempfile.mkdtemp(prefix="ackledger-audit-", dir=parent)).absolute()
@@ -173,8 +175,10 @@ def _folder(parent: Path | None) -> Iterator[Path]:
         end = "ackledger: interrupted, so there is no report"
         raise
     finally:
-        if before is None:
-            _stop_spark()
+        context = _spark_context() if before is None else None
+        if context is not None:
+            with suppress(Exception):  # its JVM has died
+                context.stop()
         shutil.rmtree(folder, ignore_errors=True)
         if end:
             err.print(end, style="red")
@@ -186,16 +190,11 @@ def _spark_context() -> Any:
     return SparkContext._active_spark_context
 
 
-def _stop_spark() -> None:
-    context = _spark_context()
-    if context is not None:
-        with suppress(Exception):  # its JVM has died
-            context.stop()
-
-
 @contextmanager
 def _progress() -> Iterator["ScriptProgress"]:
-    """Lines for what the script writes, then a bar over its outputs, on stderr."""
+    """Yield callbacks that print a line for each write of the script, then a bar over its outputs,
+    on stderr.
+    """
     from ledger.auditing.scripts.running import ScriptProgress
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20))

@@ -1,12 +1,12 @@
-"""Commands that remove: ``gc``, files that nothing needs any more, and ``forget``, what records
-contain."""
+"""Commands that remove: ``gc`` files that nothing needs any more, ``forget`` the content of
+records.
+"""
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -20,7 +20,6 @@ from ledger.batch.records.filters import require_pipeline
 from ledger.batch.records.forgetting import (
     Forgotten,
     Holding,
-    RecordToForget,
     holding,
     key_values,
     matching,
@@ -61,10 +60,24 @@ def gc(
 
     Of pipelines that declare keep.
     """
-    seconds = None if keep is None else _seconds(keep)
+    try:
+        seconds = None if keep is None else keep_seconds("--keep", keep)
+    except DeclarationError as exc:
+        raise InputError(str(exc)) from exc
     options = GcOptions(pipeline, keep_seconds=seconds, dry_run=dry_run)
-    with _progress() as report:
-        collected = gc_once(_of_pipeline(pipeline), options, on_progress=report)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20))
+    bar = Progress(
+        *columns, MofNCompleteColumn(), console=err, transient=True, disable=not err.is_terminal
+    )
+    with bar:
+        task = bar.add_task("looking at batches", total=None)
+        collected = gc_once(
+            _of_pipeline(pipeline),
+            options,
+            on_progress=lambda what, done, of: bar.update(
+                task, description=what, completed=done, total=of
+            ),
+        )
     data = {**asdict(collected), "total": asdict(collected.total)}
     show(data, as_json, lambda _: _collected(collected))
     if collected.errors:
@@ -72,36 +85,15 @@ def gc(
 
 
 def _of_pipeline(name: str | None) -> Database:
-    """The ledger, which knows the pipeline of this name, if one is named."""
+    """Connect to the ledger. Raises InputError if it does not know the pipeline of this name."""
     database = connect(Settings())
     if name is not None:
         database.transact(lambda c: require_pipeline(c, name))
     return database
 
 
-def _seconds(keep: str) -> float:
-    try:
-        return keep_seconds("--keep", keep)
-    except DeclarationError as exc:
-        raise InputError(str(exc)) from exc
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A bar on a terminal, of what is being done."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-    )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("looking at batches", total=None)
-        yield lambda what, done, of: bar.update(task, description=what, completed=done, total=of)
-
-
 def _collected(report: Collected) -> RenderableType:
-    """Files and bytes by kind, and what is kept of old batches, and why."""
+    """Return the removed files and bytes by kind, and the old batches that are kept, and why."""
     removed = [
         {"kind": kind, "files": size.files, "size": decimal(size.bytes)}
         for kind, size in report.removed.items()
@@ -183,8 +175,8 @@ def forget(
 
 @dataclass(frozen=True)
 class _Searched:
-    """The files that have each of the values of these columns, in any column; ``by_key``: the
-    values are those of a record's key. Without values nothing was searched.
+    """The files that contain all ``values`` of some columns, in any column. Without values nothing
+    was searched. ``by_key``: the values are those of a record's key.
     """
 
     values: Sequence[tuple[str, str]]
@@ -193,12 +185,12 @@ class _Searched:
 
     @property
     def for_what(self) -> str:
-        """The values that were searched for, as a condition."""
+        """The values as a condition."""
         return " AND ".join(f"{name} = '{value}'" for name, value in self.values)
 
 
 def _held(done: Forgotten, searched: _Searched) -> RenderableType:
-    """Every file that has the values, when it goes, and which sinks may have them, too."""
+    """Return the files that have the values, when they go, and the sinks that may have them."""
     if not searched.values:
         return tables.line(
             "files were not searched: name the person, ackledger forget \"... = '...'\""
@@ -225,7 +217,7 @@ def _held(done: Forgotten, searched: _Searched) -> RenderableType:
 
 
 def _confirm(planned: RenderableType) -> None:
-    """Ask the user, who sees the plan. Raises InputError where no terminal is."""
+    """Print the plan and ask the user. Raises InputError without a terminal."""
     if not sys.stdin.isatty():
         raise InputError(
             "what is forgotten cannot be brought back, so forget asks first, and there is"
@@ -236,27 +228,28 @@ def _confirm(planned: RenderableType) -> None:
 
 
 def _forgotten(done: Forgotten, searched: _Searched, dry_run: bool) -> RenderableType:
+    """Return the forgotten records, and the batches that may still hold them."""
     if not done.records:
         return tables.line("no record that failed matches. Of others the ledger has counts alone")
     them = "it" if len(done.records) == 1 else "them"
     verb = "would be forgotten" if dry_run else f"forgotten: the ledger has no content of {them}"
+    listed = [
+        {
+            "record": record.record,
+            "pipeline": record.pipeline,
+            "batch_id": record.batch_id,
+            "status": status_in_words(record.status, record.accepted_by),
+        }
+        for record in done.records[:_SHOWN]
+    ]
     parts: list[RenderableType] = [
-        tables.labelled([_listed(record) for record in done.records[:_SHOWN]]),
+        tables.labelled(listed),
         tables.line(f"{quantity(len(done.records), 'record')} {verb}"),
     ]
     if done.collected is not None:
         parts.append(_collected(done.collected))
     parts += [tables.line(_holds(batch, searched), "yellow") for batch in done.holding]
     return Group(*parts)
-
-
-def _listed(record: RecordToForget) -> dict[str, Any]:
-    return {
-        "record": record.record,
-        "pipeline": record.pipeline,
-        "batch_id": record.batch_id,
-        "status": status_in_words(record.status, record.accepted_by),
-    }
 
 
 def _holds(batch: Holding, searched: _Searched) -> str:

@@ -22,7 +22,7 @@ from ledger.cli.base import (
     params_of,
     time_option,
 )
-from ledger.cli.running import CommandTarget, finish, place, run_interval, summary_of
+from ledger.cli.runs import finish, place, run_interval, summary_of
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee
 from ledger.errors import InputError
@@ -81,8 +81,18 @@ def backfill(
             f"pipeline {at.pipeline.name!r} reads what is new, whatever the interval: use"
             " 'ackledger run'"
         )
-    spans = intervals(start, end, every, params_of(param or []))
-    done = [_filled(at, interval, every, guarantee) for interval in spans]
+    done = []
+    for interval in intervals(start, end, every, params_of(param or [])):
+        key = RunKey("", f"backfill-{interval.start:%Y-%m-%dT%H:%M}-{every}")
+        reader = reader_of(at.database, at.pipeline.name, key, interval)
+        if reader is None:
+            done.append(int(run_interval(at, key, interval, guarantee=guarantee)["batch_id"]))
+            continue
+        notice = (
+            f"{interval.start:{_MINUTE}} {reader.why}: batch {reader.batch_id} is left as it is"
+        )
+        err.print(notice, highlight=False, soft_wrap=True)
+        done.append(reader.batch_id)
     summaries = [summary_of(summarize(at.database, batch_id), target=target) for batch_id in done]
     finish(at.database, summaries, as_json)
 
@@ -90,37 +100,19 @@ def backfill(
 def intervals(
     start: datetime, end: datetime, every: Every, params: Mapping[str, Any]
 ) -> list[Interval]:
-    """The intervals from ``start`` to ``end``. Raises InputError unless they fill it."""
+    """Return the intervals from ``start`` to ``end``. Raises InputError unless they fill it."""
     whole = Interval(start, end)
     bounds = [whole.start]
+    if every is Every.MONTH and whole.start.day != 1:
+        raise InputError(f"--from {whole.start:%Y-%m-%d}: expected the first day of a month")
     while bounds[-1] < whole.end:
-        bounds.append(_after(bounds[-1], every))
+        if every is Every.MONTH:
+            bounds.append((bounds[-1] + timedelta(days=31)).replace(day=1))
+        else:
+            bounds.append(bounds[-1] + _LENGTHS[every])
     if bounds[-1] != whole.end:
         raise InputError(
             f"--to {whole.end:{_MINUTE}}: expected the end of an interval, which with --every"
             f" {every} is {bounds[-2]:{_MINUTE}} or {bounds[-1]:{_MINUTE}}"
         )
     return [Interval(*bound, params) for bound in pairwise(bounds)]
-
-
-def _after(start: datetime, every: Every) -> datetime:
-    if every is not Every.MONTH:
-        return start + _LENGTHS[every]
-    if start.day != 1:
-        raise InputError(f"--from {start:%Y-%m-%d}: expected the first day of a month")
-    return (start + timedelta(days=31)).replace(day=1)
-
-
-def _filled(
-    at: CommandTarget, interval: Interval, every: Every, guarantee: Guarantee | None
-) -> int:
-    """The batch that has the interval; it is run unless it is decided, or another run's."""
-    key = RunKey("", f"backfill-{interval.start:%Y-%m-%dT%H:%M}-{every}")
-    reader = reader_of(at.database, at.pipeline.name, key, interval)
-    if reader is not None:
-        notice = (
-            f"{interval.start:{_MINUTE}} {reader.why}: batch {reader.batch_id} is left as it is"
-        )
-        err.print(notice, highlight=False, soft_wrap=True)
-        return reader.batch_id
-    return int(run_interval(at, key, interval, guarantee=guarantee)["batch_id"])
