@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
     """
     if name in __all__:
         # Not imported above, because the plugin does not need it.
-        import_module("ledger.core.extras").require_package("airflow", "ledger.airflow")
+        import_module("ledger.core.requirements").require_package("airflow", "ledger.airflow")
         module = _PLACES.get(name, "maintenance")
         return getattr(import_module(f"ledger.airflow.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from airflow.sdk import BaseNotifier
 from ledger.airflow.links import page_of
 from ledger.airflow.tasks import connected
 from ledger.airflow.versions import with_deadlines
-from ledger.core.durations import seconds
+from ledger.core.declarations import seconds
 from ledger.errors import DeclarationError
 from ledger.pipeline.load import is_importable
 from ledger.pipeline.pipeline import Pipeline

@@ -19,8 +19,8 @@ from airflow.sdk import BaseOperator
 from ledger.airflow.tasks import connected, fail_permanently, without_retry
 from ledger.airflow.versions import AirflowException, AirflowFailException
 from ledger.batch import follow_ups
-from ledger.core.java import spark_program
 from ledger.core.logs import about, last_error
+from ledger.core.requirements import spark_program
 from ledger.errors import EXIT_PERMANENT, DeclarationError, LedgerError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import instead_of_a_second_run
 from ledger.batch.recovery import stands_at
-from ledger.core.json_values import as_json
+from ledger.core.declarations import as_json
 from ledger.core.run_request import Interval
 from ledger.core.text import quantity
 from ledger.errors import BackPressureError, InputError, NotReadyError, redacted

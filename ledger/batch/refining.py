@@ -19,10 +19,9 @@ from typing import IO, Any, Self
 import numpy as np
 from sqlalchemy import Connection
 
-from ledger.core.naming import Naming, StepEdges
+from ledger.core.breaks import BreakFinder, StepEdges, hops
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
-from ledger.core.verdict import hops
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode, field
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.root_files import RootFile, read_listing, read_roots
@@ -72,14 +71,14 @@ class Uneven:
     ``runs``: the committed runs, whose changes to each root are needed.
     ``ranges``: the roots of the batch.
     ``spans``: the spans, by their first roots.
-    ``naming``: how to name where a root broke.
+    ``finder``: finds the step where a root broke.
     """
 
     batch_id: int
     runs: tuple[CommittedRun, ...]
     ranges: tuple[RootRange, ...]
     spans: Longs
-    naming: Naming
+    finder: BreakFinder
 
     @property
     def run_ids(self) -> tuple[int, ...]:
@@ -107,11 +106,11 @@ class Refinement:
             self._file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed with it
             self._file.write(HEADER)
 
-    def add(self, some: Alike, naming: Naming) -> None:
+    def add(self, some: Alike, finder: BreakFinder) -> None:
         """Add roots that broke alike."""
         self.rows += len(some.root)
         self.reached.update(some.reached)
-        rows = encode([some.root, some.residue], _named(some.edges, naming))
+        rows = encode([some.root, some.residue], _named(some.edges, finder))
         with _writing():
             self._file.write(rows)
 
@@ -133,9 +132,9 @@ class Refinement:
         self._file.close()
 
 
-def _named(edges: StepEdges, naming: Naming) -> list[bytes]:
+def _named(edges: StepEdges, finder: BreakFinder) -> list[bytes]:
     """Return the fields of ``settling`` that follow root and residue."""
-    named, missed_by = naming.name(edges), naming.missed_by(edges) or None
+    named, missed_by = finder.first_break(edges), finder.missed_by(edges) or None
     # It is even, or its rows fit no step: it has to have failed by a run's word.
     values = (None,) * 6 + (False,) * 3 if named is None else vars(named).values()
     return [*map(field, (*values, missed_by))]
@@ -164,7 +163,7 @@ def uneven(connection: Connection, batch: Batch) -> Uneven | None:
     ranges = run_queries.emits(connection, batch.batch_id)
     sinks = {step.name for step in batch.steps if step.kind == "sink"}
     unproved = sinks - {run.step for run in runs if run.acks_proved}
-    naming = Naming(
+    finder = BreakFinder(
         hops(batch.topology),
         uncommitted={step.name for step in batch.steps} - {run.step for run in runs},
         explicit={step.name for step in batch.steps if step.acks == "explicit"},
@@ -172,7 +171,7 @@ def uneven(connection: Connection, batch: Batch) -> Uneven | None:
         # Exactly once nothing of a failed record is published.
         unproved=set() if batch.exactly_once else unproved,
     )
-    return Uneven(batch.batch_id, tuple(runs), tuple(ranges), spans, naming)
+    return Uneven(batch.batch_id, tuple(runs), tuple(ranges), spans, finder)
 
 
 def of_files(connection: Connection, batch: Batch) -> Uneven | None:
@@ -229,8 +228,8 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
         for part, columns, has_rows in _parts(asked):
             failed = _add_posted(transact, asked, part, columns, has_rows)
             runs = dict(zip(steps, columns, strict=True))
-            for some in alike(runs, part.root, failed, asked.naming.components):
-                refinement.add(some, asked.naming)
+            for some in alike(runs, part.root, failed, asked.finder.components):
+                refinement.add(some, asked.finder)
         refinement.end()
     except BaseException:
         refinement.file.close()

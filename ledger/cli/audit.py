@@ -16,7 +16,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from ledger.cli.base import Json, app, err, example
-from ledger.core.java import require_java
+from ledger.core.requirements import require_java
 from ledger.core.text import quantity
 from ledger.errors import InputError
 

@@ -29,7 +29,7 @@ from ledger.batch.records.forgetting import forget as forget_records
 from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
 from ledger.cli.base import Json, PipelineName, Records, app, err, example, show
-from ledger.core.durations import keep_seconds
+from ledger.core.declarations import keep_seconds
 from ledger.core.text import quantity
 from ledger.errors import DeclarationError, InputError
 from ledger.settings import Settings

@@ -1,11 +1,11 @@
-"""Names that columns may have: Spark ignores their case, and the ledger has some of its own."""
+"""Names of columns: those of the ledger, and a check of users' names. Spark ignores their case."""
 
 from collections.abc import Iterable
 
 from ledger.errors import LedgerError, StageError
 
-# A stage's author writes or sees three of these. All others begin with the prefix: every other name
-# is free for a column of a source, a stage, a table.
+# Authors of stages use the first three. All others begin with the prefix, so that every other name
+# is free for columns of sources, stages and tables.
 ANCHOR = "_anchor"
 FAILED = "_failed"
 DROPPED = "_dropped"
@@ -33,7 +33,7 @@ CARRIED = "_ackledger_carried"
 
 
 def is_own(name: str) -> bool:
-    """Whether a column is the ledger's, in whatever case it is written."""
+    """Return whether a column is the ledger's, in upper or lower case."""
     folded = name.lower()
     return folded in PUBLIC or folded.startswith(PREFIX)
 
@@ -47,7 +47,8 @@ def check_names(
 ) -> None:
     """Raise ``error`` unless all names can be distinguished from each other and from the ledger's.
 
-    ``what``: how the sentence begins. ``own``: names of the ledger that are meant, written just so.
+    ``what``: the beginning of the message. ``own``: names of the ledger that are allowed, in their
+    own case.
     """
     seen: dict[str, str] = {}
     for name in names:

@@ -9,13 +9,13 @@ from ledger.core.run_request import Interval, instant
 
 ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
 REASON = '--reason "..."'  # which a person fills in
-# What in Airflow goes on with what follows a settlement.
+# How to continue in Airflow with what follows a settlement.
 CLEAR_SETTLE = "clear `settle` (or `run`, if the DAG has one task a batch) and what is downstream"
 
 
 def ackledger(command: str, *arguments: object, **options: object) -> str:
-    """The command with arguments and options. An option that is True has no value, and one that is
-    None or False is left out.
+    """Return a command with arguments and options. An option that is True has no value, and one
+    that is None or False is omitted.
     """
     words = ["ackledger", command, *map(str, arguments)]
     for name, value in options.items():
@@ -26,8 +26,8 @@ def ackledger(command: str, *arguments: object, **options: object) -> str:
 
 
 def run(target: str, interval: Interval, *options: str) -> str:
-    """The command that runs ``target`` over an interval with its parameters; ``options``: further
-    ones of ``ackledger run``.
+    """Return the command that runs ``target`` over an interval with its parameters. ``options``:
+    further options of ``ackledger run``.
     """
     bounds = {"from": instant(interval.start), "to": instant(interval.end)}
     words = [ackledger("run", target, **bounds)]
@@ -36,11 +36,11 @@ def run(target: str, interval: Interval, *options: str) -> str:
 
 
 def trigger(dag_id: str, conf: Mapping[str, Any]) -> str:
-    """The command that triggers a run of a DAG."""
+    """Return the command that triggers a run of a DAG."""
     return f"airflow dags trigger {dag_id} --conf {shlex.quote(json.dumps(conf))}"
 
 
 def reprocess_in_airflow(dag_id: str, interval: Interval) -> str:
-    """The command that triggers a run of a DAG which rereads an interval."""
+    """Return the command that triggers a run of a DAG which rereads an interval."""
     bounds = {"interval_start": instant(interval.start), "interval_end": instant(interval.end)}
     return trigger(dag_id, {**bounds, **interval.params, "reprocess": True})

@@ -24,9 +24,12 @@ _EXAMPLE = "order_id = 'O7' AND cents > 5"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A field compared with a value. ``operator``: one of SQL's, of a fixed list. ``value``: None
-    where the operator takes none. ``numeric``: compare as numbers, not as texts. ``pseudonym``:
-    what may stand for the value in a redacted key, or in one of a record that did not parse."""
+    """A field compared with a value.
+
+    ``operator``: one of SQL's, of a fixed list. ``value``: None where the operator takes none.
+    ``numeric``: compare as numbers, not as texts. ``pseudonym``: replaces the value in a redacted
+    key, or in the key of a record that did not parse.
+    """
 
     name: str
     operator: str
@@ -36,10 +39,19 @@ class Comparison:
 
 
 def parse(condition: str | None) -> list[Comparison]:
-    """The comparisons of a condition, joined by AND. Raises InputError on anything else."""
+    """Return the comparisons of a condition, joined by AND. Raises InputError for anything else."""
     if condition is None:
         return []
-    tokens, comparisons = _tokens(condition), []
+    tokens: list[tuple[str, str]] = []
+    place = 0
+    while condition[place:].strip():
+        match = _TOKEN.match(condition, place)
+        if match is None:
+            raise _misread(condition, condition[place:].strip())
+        kind = str(match.lastgroup)
+        tokens.append((kind, match[kind]))
+        place = match.end()
+    comparisons = []
     while True:
         comparison, used = _comparison(condition, tokens)
         comparisons.append(comparison)
@@ -54,43 +66,29 @@ def parse(condition: str | None) -> list[Comparison]:
 def with_pseudonyms(
     comparisons: Iterable[Comparison], pipelines: Sequence[Redaction]
 ) -> list[Comparison]:
-    """The comparisons, which find redacted keys, too. Raises InputError if one asks more of a
-    column that all these pipelines redact than whether it has a value."""
+    """Return the comparisons with the pseudonyms that redacted keys have. Raises InputError for
+    another operator than ``=`` or ``<>`` on a column that all these pipelines redact.
+    """
     redacting = next((pipeline for pipeline in pipelines if pipeline.columns), None)
     if redacting is None:
         return list(comparisons)
-    return [_with_pseudonym(comparison, redacting, pipelines) for comparison in comparisons]
-
-
-def _with_pseudonym(
-    comparison: Comparison, redact: Redaction, pipelines: Sequence[Redaction]
-) -> Comparison:
-    if comparison.value is None:
-        return comparison
-    if comparison.operator not in ("=", "<>"):
-        if not all(each.among([comparison.name]) for each in pipelines):
-            return comparison
-        raise InputError(
-            f"the condition names {comparison.name!r}, which is redacted: expected = or <> and a"
-            f" whole value, found {comparison.operator}. Of a redacted key the ledger keeps a"
-            " pseudonym, of any other redacted column nothing"
-        )
-    return replace(comparison, pseudonym=redact.pseudonym(comparison.name, comparison.value))
-
-
-def _tokens(condition: str) -> list[tuple[str, str]]:
-    tokens, place = [], 0
-    while condition[place:].strip():
-        match = _TOKEN.match(condition, place)
-        if match is None:
-            raise _misread(condition, condition[place:].strip())
-        kind = str(match.lastgroup)
-        tokens.append((kind, match[kind]))
-        place = match.end()
-    return tokens
+    result = []
+    for each in comparisons:
+        pseudonym = None
+        if each.value is not None and each.operator in ("=", "<>"):
+            pseudonym = redacting.pseudonym(each.name, each.value)
+        elif each.value is not None and all(pipeline.among([each.name]) for pipeline in pipelines):
+            raise InputError(
+                f"the condition names {each.name!r}, which is redacted: expected = or <> and a"
+                f" whole value, found {each.operator}. Of a redacted key the ledger keeps a"
+                " pseudonym, of any other redacted column nothing"
+            )
+        result.append(replace(each, pseudonym=pseudonym))
+    return result
 
 
 def _comparison(condition: str, tokens: list[tuple[str, str]]) -> tuple[Comparison, int]:
+    """Return the comparison with which the tokens begin, and how many tokens it has."""
     if not tokens or tokens[0][0] not in ("word", "quoted"):
         raise _misread(condition, tokens[0][1] if tokens else "its end")
     name = _unquoted(tokens[0][1], '"') if tokens[0][0] == "quoted" else tokens[0][1]

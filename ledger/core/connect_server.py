@@ -1,4 +1,4 @@
-"""Spark Connect servers: steps may run on one instead of in a Spark of their own."""
+"""Addresses of Spark Connect servers, on which steps may run instead of in a local Spark."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from ledger.core.extras import require_package
+from ledger.core.requirements import require_package
 from ledger.errors import ConfigurationError, UnavailableError
 
 _PORT = 15002  # of Spark, where the address names none
@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 
 def is_remote(spark: str) -> bool:
-    """Whether it is the address of a Spark Connect server, and no master."""
+    """Return whether ``spark`` is the address of a Spark Connect server, and no master."""
     return spark.startswith("sc://")
 
 
 def checked_place(spark: str) -> str:
-    """Return ``spark`` as it is if it is a place that a command takes: a master, or the address of
-    a Spark Connect server. Raises ConfigurationError for anything else, and as ``checked_address``.
+    """Return ``spark`` if it is a master or the address of a Spark Connect server. Raises
+    ConfigurationError for anything else, and as ``checked_address``.
     """
     if is_remote(spark):
         checked_address(spark)
@@ -39,10 +39,10 @@ def checked_place(spark: str) -> str:
 
 
 def checked_address(remote: str) -> tuple[str, int]:
-    """Host and port of the Spark Connect server at ``remote``; opens no connection. Raises
-    ConfigurationError for what is no address, and for one with a token.
+    """Return the host and port of the Spark Connect server at ``remote``. Raises ConfigurationError
+    for any other address, and for one with a token. Opens no connection.
     """
-    shown = remote.partition(";")[0]  # what follows may be confidential
+    shown = remote.partition(";")[0]  # parameters may be confidential
     if "token=" in remote.lower():
         raise ConfigurationError(
             f"{shown} is given with a token, which would be seen in logs and arguments: set "
@@ -59,8 +59,8 @@ def checked_address(remote: str) -> tuple[str, int]:
 
 
 def require_server(remote: str) -> str:
-    """A line that says that a server listens at ``remote``. Raises ConfigurationError as
-    ``checked_address`` does, and UnavailableError where nothing listens.
+    """Return a line that says that a server listens at ``remote``. Raises ConfigurationError as
+    ``checked_address`` does, and UnavailableError if nothing listens.
     """
     host, port = checked_address(remote)
     require_package("grpc", f"the client of the Spark Connect server {remote}")
@@ -75,8 +75,8 @@ def require_server(remote: str) -> str:
 
 
 def briefly(act: Callable[[], object]) -> None:
-    """Do what is done on leaving, and wait 5 s for it at most: the client of a server that is
-    gone tries for ten minutes. What it raises is logged.
+    """Call ``act`` in a thread, and wait at most 5 s for it: the client of a server that is gone
+    tries for ten minutes. Its errors are logged.
     """
 
     def acting() -> None:

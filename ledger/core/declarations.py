@@ -1,12 +1,19 @@
-"""Faults of declarations, as a table of checks and messages."""
+"""Checks of the values that users declare and their functions return: faults, durations, JSON."""
 
+import json
+import re
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
-from ledger.errors import DeclarationError
+from ledger.errors import DeclarationError, StageError
 
-# What is wrong with a declaration, false if nothing is; and the message, with {it}, the
-# declaration, and {culprit}, what is wrong.
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+SHORTEST_KEEP_SECONDS = 86400.0  # so long after a run has ended its driver may still write
+
+# A function that returns the fault of a declaration, or a false value, and its message, which may
+# contain {it}, the declaration, and {culprit}, the fault.
 Fault = tuple[Callable[[Any], Any], str]
 
 
@@ -16,3 +23,46 @@ def check(it: object, faults: Iterable[Fault]) -> None:
         culprit = culprit_of(it)
         if culprit:
             raise DeclarationError(message.format(it=it, culprit=culprit))
+
+
+def seconds(duration: str | float | timedelta) -> float:
+    """Return the seconds of ``90``, ``"90s"``, ``"1.5m"``, ``"1h"``, ``"2d"`` or a timedelta.
+
+    Raises DeclarationError for any other text.
+    """
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, int | float):
+        return float(duration)
+    match = _DURATION.fullmatch(duration.strip())
+    if match is None:
+        raise DeclarationError(f"duration {duration!r}: expected for example 30s, 90m, 1h or 2d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def keep_seconds(whose: str, keep: str | float | timedelta) -> float:
+    """Return the seconds for which files are kept. Raises DeclarationError, which begins with
+    ``whose`` they are, for less than a day.
+    """
+    try:
+        duration = seconds(keep)
+    except DeclarationError as exc:
+        raise DeclarationError(f"{whose}, keep: {exc}") from exc
+    if not SHORTEST_KEEP_SECONDS <= duration < float("inf"):
+        raise DeclarationError(
+            f"{whose}: keep={keep!r}: expected a day at least, for example 30d: so long after a run"
+            " has ended its driver may still write. None keeps files permanently"
+        )
+    return duration
+
+
+def as_json(what: str, value: Any, expected: str) -> Any:
+    """Return a value as the ledger gives it back from JSON.
+
+    Raises StageError unless it is JSON. ``what``: the function that returned it. ``expected``: in
+    words.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as exc:
+        raise StageError(f"{what} returned what is no JSON ({exc}): expected {expected}") from exc

@@ -1,4 +1,4 @@
-"""A step as the ledger keeps it with each batch, whatever becomes of its pipeline."""
+"""Steps as the ledger keeps them with each batch, also after their pipeline changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class DeclaredStep:
 
     @classmethod
     def of(cls, declaration: Mapping[str, Any]) -> Self:
-        """The step of the ledger's JSON."""
+        """Return the step of the ledger's JSON."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in declaration.items()
@@ -47,6 +47,6 @@ class DeclaredStep:
         return cls(**values)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as the ledger keeps it: without what does not hold."""
+        """Return the step as the ledger's JSON, without fields that are None, False or empty."""
         values = vars(self).items()
         return {k: v for k, v in values if v is not None and v is not False and v != {}}

@@ -1,7 +1,7 @@
 """Keys of each line of a log beside its text: pipeline, batch, step and step run.
 
-The keys are context variables of structlog's own naming, which Airflow's logs take up by
-themselves; ``AboutFilter`` puts them on the records of the standard library.
+The keys are context variables with structlog's names, which Airflow's logs contain by themselves.
+``AboutFilter`` adds them to the records of the standard library.
 """
 
 import json
@@ -19,7 +19,7 @@ KEYS = ("pipeline", "batch_id", "step", "step_run_id")  # as in the ledger's vie
 _TEXT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 # structlog merges all variables of this prefix: its contextvars.STRUCTLOG_KEY_PREFIX.
 _VARIABLES: dict[str, ContextVar[Any]] = {key: ContextVar(f"structlog_{key}") for key in KEYS}
-_NOTED = "_ackledger_about"  # on an exception: what was logged about where it was raised
+_NOTED = "_ackledger_about"  # attribute of an exception: the keys where it was raised
 
 
 class LogFormat(StrEnum):
@@ -31,8 +31,8 @@ class LogFormat(StrEnum):
 
 @contextmanager
 def about(**keys: Any) -> Iterator[None]:
-    """Give lines that are logged within the block these of ``KEYS``, beside those of the blocks
-    around. An exception that leaves the block remembers them: see ``about_failure``.
+    """Add some of ``KEYS`` to what is logged in the block, beside those of outer blocks. An
+    exception that leaves the block remembers all of them: see ``about_failure``.
     """
     with ExitStack() as stack:
         for key, value in keys.items():
@@ -54,8 +54,8 @@ def current() -> dict[str, Any]:
 
 @contextmanager
 def about_failure(exc: BaseException) -> Iterator[None]:
-    """Lines that are logged within have the keys of the place where ``exc``, or what caused it,
-    was raised.
+    """Add the keys of the place where ``exc``, or its cause, was raised to what is logged in the
+    block.
     """
     cause: BaseException | None = exc
     seen: set[int] = set()  # nothing keeps an exception from being a cause of itself
@@ -67,7 +67,7 @@ def about_failure(exc: BaseException) -> Iterator[None]:
 
 
 class AboutFilter(logging.Filter):
-    """Lets every record pass, with the keys as attributes: what a formatter may name."""
+    """Adds the keys to every record as attributes, which a formatter may name."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         for key, value in current().items():
@@ -94,25 +94,20 @@ class JsonLines(logging.Formatter):
 
 
 def last_error(log: str, logger: str) -> str | None:
-    """The message of the last error that a driver logged, in either format; None: none."""
-    for line in reversed(log.splitlines()):
-        message = _error_of(line.strip(), logger)
-        if message is not None:
-            return message
+    """Return the message of the last error that a driver logged, in either format, or None."""
+    for line in map(str.strip, reversed(log.splitlines())):
+        if not line.startswith("{"):
+            text = re.search(rf" {re.escape(logger)} ERROR (.+)", line)
+            if text is not None:
+                return text[1]
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if entry.get("logger") == logger and entry.get("level") == "error":
+            return str(entry["event"])
     return None
-
-
-def _error_of(line: str, logger: str) -> str | None:
-    text = re.search(rf" {re.escape(logger)} ERROR (.+)", line)
-    if text is not None and not line.startswith("{"):
-        return text[1]
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(entry, dict) or entry.get("logger") != logger:
-        return None
-    return str(entry["event"]) if entry.get("level") == "error" else None
 
 
 def configure(log_format: LogFormat) -> None:

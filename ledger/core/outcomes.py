@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class FailedRecord(Exception):  # noqa: N818  it names what became of the record
-    """Raised in a record stage: the record fails with this reason; what it yielded is discarded."""
+class FailedRecord(Exception):  # noqa: N818  an outcome of a record, no error of the program
+    """Raised in a record stage: the record fails with this reason, its outputs are discarded."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Drop:
 
 @dataclass(frozen=True)
 class Mark:
-    """Rows of ``frame``, which keep their ``_anchor``, and what they are marked as: dropped, acked
-    or failed, with a reason.
+    """Rows of ``frame``, with their ``_anchor``, that are marked as dropped, acked or failed for a
+    reason.
     """
 
     kind: Literal["dropped", "acked", "failed"]
@@ -44,7 +44,7 @@ def dropped(what: "DataFrame", reason: str) -> Mark: ...
 
 
 def dropped(what: "DataFrame | str", reason: str | None = None) -> Drop | Mark:
-    """A lawful drop: an ack with a reason code, counted in the ledger by stage and reason.
+    """Mark rows as intentionally dropped: they are acked, and counted by stage and reason.
 
     ``dropped(frame, reason)`` is returned beside a stage's output, ``dropped(reason)`` is
     yielded by a record stage. Keep reasons few: they are codes, not messages.
@@ -57,14 +57,12 @@ def dropped(what: "DataFrame | str", reason: str | None = None) -> Drop | Mark:
 
 
 def acked(frame: "DataFrame") -> Mark:
-    """Returned beside the output of a stage with ``acks="explicit"``: these inputs are
-    processed.
-    """
+    """Mark inputs as processed; returned beside the output of a stage with ``acks="explicit"``."""
     return Mark("acked", frame, "")
 
 
 def failed(frame: "DataFrame", reason: str) -> Mark:
-    """Returned beside a stage's output: these inputs fail with ``reason``."""
+    """Mark inputs as failed with ``reason``; returned beside a stage's output."""
     return Mark("failed", frame, as_reason(_require_reason("failed", reason)))
 
 

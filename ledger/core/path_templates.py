@@ -65,17 +65,17 @@ def check(template: str) -> None:
 
 
 def is_fixed(template: str) -> bool:
-    """Whether the path is the same for every run."""
+    """Return whether the path is the same for every run."""
     return not meta.find_undeclared_variables(_environment().parse(template))
 
 
 def render(
     template: str, interval_start: datetime, interval_end: datetime, params: Mapping[str, Any]
 ) -> str:
-    """The path of one batch.
+    """Return the path of one batch.
 
-    Raises InputError when the run lacks a parameter that the path names, or one of those has a
-    value that could lead elsewhere: to another folder, to several files, to another machine.
+    Raises InputError if the run lacks a parameter that the path names, or its value could lead to
+    another folder, to several files or to another machine.
     """
     parameters = Parameters(template, "params", params)
     try:
@@ -142,6 +142,6 @@ class Listed(_Several, Sequence[Any]):
 
 
 def _is_name(text: str) -> bool:
-    """Whether a text can be one name, or a part of one: never a folder, a pattern or an address."""
+    """Return whether a text is a name or part of one, and no folder, pattern or address."""
     plain = all(character.isalnum() or character in _BESIDE_LETTERS for character in text)
     return plain and text != "" and ".." not in text and text[0] != "." and ":" not in text[-1]

@@ -86,7 +86,7 @@ def reached(place: str, of: str = "") -> None:
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Call ``listener(place, of)`` at every place that this process reaches in the block, after
-    those that listen already. What it raises is raised at the place.
+    earlier listeners. Its errors are raised at the place.
     """
     global _listener
     earlier = _listener

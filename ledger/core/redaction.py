@@ -1,4 +1,4 @@
-"""Columns whose values the ledger does not keep, and what stands in their place."""
+"""Redacted columns, whose values the ledger replaces by a mask or a pseudonym."""
 
 import hmac
 import json
@@ -15,8 +15,10 @@ _MASKED = re.compile(rf"{re.escape(MASK)}(?:[0-9a-f]{{{_DIGITS}}})?")
 
 @dataclass(frozen=True)
 class Redaction:
-    """The columns of a pipeline that are masked. ``columns``: in lower case, for Spark ignores it.
-    ``secret``: of the ledger, without which a guess cannot be checked against a pseudonym.
+    """The masked columns of a pipeline.
+
+    ``columns``: their names in lower case, because Spark ignores case. ``secret``: the ledger's,
+    without which a guess cannot be checked against a pseudonym.
     """
 
     columns: frozenset[str] = frozenset()
@@ -24,7 +26,7 @@ class Redaction:
 
     @classmethod
     def of(cls, names: Iterable[str], secret: bytes = b"") -> "Redaction":
-        """The columns of these names."""
+        """Return the redaction of columns with these names, in any case."""
         return cls(frozenset(name.lower() for name in names), secret)
 
     def among(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -32,9 +34,9 @@ class Redaction:
         return tuple(name for name in names if name.lower() in self.columns)
 
     def hides_text(self, names: Iterable[str], layout: Mapping[str, Any]) -> bool:
-        """Whether the text of a record that did not parse is masked as a whole, and each value that
-        was read from it: in a broken text a value may stand in the place of another. Not where the
-        source, of these columns and this layout, has no other columns and none that is redacted.
+        """Return whether the text of a record that did not parse is masked as a whole, with each
+        value read from it, because a value may belong to another column. False for a source of
+        only these columns and this layout, if none of them is redacted.
         """
         return bool(self.columns) and (not layout.get("closed") or bool(self.among(names)))
 
@@ -46,7 +48,7 @@ class Redaction:
         return MASK + hmac.new(self.secret, text, "sha256").hexdigest()[:_DIGITS]
 
     def key(self, key: str, every: bool = False) -> str:
-        """A key, JSON of its columns, with pseudonyms; ``every``: of all its columns."""
+        """Return a key, a JSON object, with pseudonyms for its masked columns, or ``every`` one."""
         if not self.columns:
             return key
         values = json.loads(key)
@@ -60,10 +62,10 @@ NOTHING = Redaction()
 
 
 def is_masked(value: str | None) -> bool:
-    """Whether a value of a key or of content is the mask, or a pseudonym."""
+    """Return whether a value of a key or of content is the mask, or a pseudonym."""
     return value is not None and _MASKED.fullmatch(value) is not None
 
 
 def as_text(value: object) -> str:
-    """A value of JSON as PostgreSQL's ``->>`` gives it."""
+    """Return a value of JSON as PostgreSQL's ``->>`` gives it."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

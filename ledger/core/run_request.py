@@ -13,7 +13,7 @@ REPROCESS = "#reprocess"
 
 @dataclass(frozen=True)
 class RunKey:
-    """Name that Airflow, or the command line, gives a run; it identifies the batch."""
+    """The name that Airflow or the command line gives a run, which identifies its batch."""
 
     dag_id: str
     run_id: str
@@ -41,7 +41,7 @@ class Interval:
 
 
 def instant(value: datetime) -> str:
-    """A time in UTC, as the command line and a run's conf read it: a date at midnight."""
+    """Return a time in UTC as the command line and a run's conf read it: midnight as a date."""
     there = value.astimezone(UTC)
     if (there.hour, there.minute, there.second) == (0, 0, 0):
         return f"{there:%Y-%m-%d}"

@@ -1,5 +1,5 @@
-"""States that an object of the user's own keeps: the base class of their lifecycle, after JStorm's
-batch transactions.
+"""The base class of states that a user's object keeps, with the lifecycle of JStorm's batch
+transactions.
 """
 
 from abc import ABC, abstractmethod
@@ -19,14 +19,14 @@ class StatefulStage(ABC):
     """
 
     def init_state(self, snapshot: Any) -> None:  # noqa: B027 - a hook, no duty
-        """Start from the last committed snapshot; None: nothing is committed yet. Before each
-        batch.
+        """Start from the last committed snapshot, before each batch. None: nothing is committed
+        yet.
         """
 
     @abstractmethod
     def finish_batch(self, batch_id: int, batch: "DataFrame") -> Any:
-        """This batch's state: the one before it and the acked rows of the batch, the user's
-        columns.
+        """Return the state after this batch, from the state before it and the batch's acked rows
+        with the user's columns.
         """
 
     def rows(self, state: Any) -> "DataFrame":
@@ -37,8 +37,8 @@ class StatefulStage(ABC):
 
     @abstractmethod
     def commit(self, batch_id: int, state: Any) -> Any:
-        """Keep the state where it outlives this process; a small snapshot of it, or the key of a
-        large one.
+        """Keep the state where it outlives this process, and return a small snapshot of it, or the
+        key of a large one.
 
         It prepares: the state counts once the ledger has the snapshot, which follows at once or
         never. So write beside what is committed, never over it, and under a key of this
@@ -46,11 +46,11 @@ class StatefulStage(ABC):
         """
 
     def roll_back(self, snapshot: Any) -> None:  # noqa: B027
-        """An attempt after this committed snapshot was rolled back: forget what it kept.
+        """Forget what an attempt after this committed snapshot kept: it was rolled back.
         ``init_state`` follows.
         """
 
     def ack_commit(self, batch_id: int) -> None:  # noqa: B027
-        """The batch is committed as a whole, its sinks published: what older states kept may go.
-        It may come twice, and late; what it raises is logged and the call is retried.
+        """Remove what older states kept: the batch is committed as a whole, and its sinks are
+        published. The call may come twice, and late. Its errors are logged, and it is retried.
         """

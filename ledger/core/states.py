@@ -22,7 +22,7 @@ class BatchStatus(StrEnum):
 
     @property
     def decided(self) -> bool:
-        """Whether every root of it is decided permanently."""
+        """Whether every root of the batch is decided permanently."""
         return self in (BatchStatus.SETTLED, BatchStatus.SUPERSEDED)
 
     @property

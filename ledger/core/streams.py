@@ -1,4 +1,4 @@
-"""Bytes that come in chunks, or compressed, as a file to read from."""
+"""Files to read from whose bytes come in chunks, or compressed."""
 
 import bz2
 import io
@@ -15,7 +15,7 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 class ChunkStream(io.RawIOBase):
-    """A stream of what an iterator returns: memory holds one chunk at a time."""
+    """A stream of an iterator's chunks, of which memory holds one at a time."""
 
     def __init__(self, chunks: Iterable[bytes]):
         self._chunks = iter(chunks)
@@ -36,10 +36,10 @@ class ChunkStream(io.RawIOBase):
 
 
 class DecompressedStream(io.RawIOBase):
-    """The content of a file that is ``bz2`` or ``gzip`` streams and nothing else.
+    """The content of a file that consists of ``bz2`` or ``gzip`` streams only.
 
-    BZ2File takes whatever follows a stream and is none for the end of the file, and GzipFile skips
-    zeros: the records of a damaged stream would be missing without an error.
+    BZ2File takes other bytes after a stream for the end of the file, and GzipFile skips zeros, so
+    the records of a damaged stream would be missing without an error.
     """
 
     def __init__(self, packed: IO[bytes], how: str):
@@ -63,7 +63,14 @@ class DecompressedStream(io.RawIOBase):
                 self._start = self._read - len(rest)
                 self._stream = _DECOMPRESSORS[self._how]()
             else:
-                rest = self._pending()
+                rest = getattr(self._stream, "unconsumed_tail", b"")
+                if not rest and getattr(self._stream, "needs_input", True):
+                    rest = self._next()
+                    if not rest:
+                        raise EOFError(
+                            "Compressed file ended before the end-of-stream marker was reached:"
+                            " transfer the file again"
+                        )
             try:
                 data = self._stream.decompress(rest, len(buffer))
             except (OSError, zlib.error) as exc:
@@ -75,18 +82,6 @@ class DecompressedStream(io.RawIOBase):
             if data:
                 buffer[: len(data)] = data
                 return len(data)
-
-    def _pending(self) -> bytes:
-        """Return the bytes to decompress next: those that are left, or the next chunk."""
-        rest: bytes = getattr(self._stream, "unconsumed_tail", b"")
-        if not rest and getattr(self._stream, "needs_input", True):
-            rest = self._next()
-            if not rest:
-                raise EOFError(
-                    "Compressed file ended before the end-of-stream marker was reached: transfer"
-                    " the file again"
-                )
-        return rest
 
     def _next(self) -> bytes:
         chunk = self._packed.read(_CHUNK)

@@ -1,4 +1,4 @@
-"""Texts of records and of people, as a terminal, a log and PostgreSQL tolerate them."""
+"""Texts of records and of users in forms that are safe for terminals, logs and PostgreSQL."""
 
 from unicodedata import category
 
@@ -7,7 +7,7 @@ MOST_REASON = 500  # characters; an index holds drops by their reason, of at mos
 
 
 def printable(text: str) -> str:
-    """Text without what would command a terminal: escapes, controls, marks of direction."""
+    """Return a text without escapes, control characters and marks of direction."""
     return "".join(
         sign if sign.isprintable() or sign in "\n\t" or category(sign) == "Zs" else "\ufffd"
         for sign in text
@@ -15,22 +15,26 @@ def printable(text: str) -> str:
 
 
 def storable(text: str) -> str:
-    """Text as PostgreSQL can keep it: it has no NUL character, and no half of a character."""
+    """Return a text that PostgreSQL can store: without NUL characters and lone surrogates."""
     whole = text.encode("utf-8", "backslashreplace").decode()
     return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def as_reason(text: str) -> str:
-    """A stage's reason as every store can hold it: lone surrogates and NUL characters are spelled
-    out, and what is longer than any reason is cut."""
+    """Return a stage's reason in a form that every store can hold: with lone surrogates and NUL
+    characters escaped, and cut to the longest reason.
+    """
     return cut(text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00"))
 
 
 def cut(reason: str) -> str:
-    """A reason that is no longer than one may be."""
+    """Return a reason cut to at most ``MOST_REASON`` characters."""
     return reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}{CUT}"
 
 
 def quantity(number: int, noun: str, nouns: str | None = None) -> str:
-    """A number of things, as '1 record' and '12,345 records'; ``nouns``: unless an s makes many."""
+    """Return a number with its noun, such as '1 record' or '12,345 records'.
+
+    ``nouns``: an irregular plural.
+    """
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"

@@ -1,12 +1,10 @@
 """Verdicts on open batches: settle, expire, abandon or wait. Pure, with time as an argument."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import RunState
 
 
@@ -101,40 +99,3 @@ def _death(step: StepFacts) -> datetime | None:
     if step.state is None or step.state is RunState.SUPERSEDED:
         return None
     return step.lease_until if step.state is RunState.RUNNING else step.closed_at
-
-
-@dataclass(frozen=True)
-class Hop:
-    """One producer and one of its ``fanout`` consumers.
-
-    ``ordinal``: the consumer's place in the pipeline's order. ``component``: hops that share a
-    producer or a consumer are balanced together: what its producers emitted is what its consumers
-    acked.
-    """
-
-    ordinal: int
-    producer: str
-    consumer: str
-    fanout: int
-    component: int
-
-
-def hops(topology: Sequence[DeclaredStep]) -> list[Hop]:
-    """Every hop of a topology up to the settlement, by the order of the consumers."""
-    pairs = [
-        (ordinal, producer, step.name)
-        for ordinal, step in enumerate(topology)
-        if not step.after
-        for producer in step.reads
-    ]
-    fanout = Counter(producer for _, producer, _ in pairs)
-    component = {index: index for index in range(len(pairs))}
-    for number, (_, producer, consumer) in enumerate(pairs):
-        for other in range(number):
-            if producer == pairs[other][1] or consumer == pairs[other][2]:
-                old, new = component[number], component[other]
-                component = {index: new if of == old else of for index, of in component.items()}
-    return [
-        Hop(ordinal, producer, consumer, fanout[producer], component[index])
-        for index, (ordinal, producer, consumer) in enumerate(pairs)
-    ]

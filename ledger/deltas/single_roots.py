@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ledger.core.naming import StepEdges
-from ledger.core.verdict import Hop
+from ledger.core.breaks import Hop, StepEdges
 from ledger.deltas.kernel import Deltas, changes, order_of
 from ledger.deltas.rows import Flags, Longs, Places
 from ledger.deltas.spans import RootRange

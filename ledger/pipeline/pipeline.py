@@ -6,8 +6,8 @@ from copy import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ledger.core.declarations import keep_seconds, seconds
 from ledger.core.declared_steps import DeclaredStep
-from ledger.core.durations import keep_seconds, seconds
 from ledger.core.stateful import StatefulStage
 from ledger.core.states import Guarantee, SettlePolicy
 from ledger.errors import DeclarationError

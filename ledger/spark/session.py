@@ -14,7 +14,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from ledger.core.connect_server import is_remote, require_server
-from ledger.core.java import require_java
+from ledger.core.requirements import require_java
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.lineage.spark_faults import avoid_known_faults
 from ledger.settings import verbose

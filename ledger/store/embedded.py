@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg2
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from ledger.core.extras import require_package
+from ledger.core.requirements import require_package
 from ledger.databases import addresses
 from ledger.databases.driver_errors import is_refusal
 from ledger.databases.identifiers import quoted

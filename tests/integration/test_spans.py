@@ -16,11 +16,10 @@ from ledger.batch import refining
 from ledger.batch.outcome.alerts import still_open
 from ledger.batch.recovery import finished
 from ledger.batch.upkeep.retention import GcOptions, gc_once
+from ledger.core.breaks import BreakFinder, hops
 from ledger.core.declared_steps import DeclaredStep
-from ledger.core.naming import Naming
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
-from ledger.core.verdict import hops
 from ledger.databases import driver_errors
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.root_files import LISTING
@@ -716,8 +715,8 @@ def peak(monkeypatch, tmp_path, roots):
 
     monkeypatch.setattr(queries, "posted", posted)
     monkeypatch.setattr(queries, "failed_roots", lambda *_: np.empty(0, np.int64))
-    ranges, naming = (RootRange(0, roots, span),), Naming(hops(STEPS))
-    asked = refining.Uneven(1, tuple(listed), ranges, first, naming)
+    ranges, finder = (RootRange(0, roots, span),), BreakFinder(hops(STEPS))
+    asked = refining.Uneven(1, tuple(listed), ranges, first, finder)
     tracemalloc.start()
     try:
         with refining.refine(lambda work: work(None), asked) as refinement:

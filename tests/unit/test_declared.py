@@ -8,7 +8,7 @@ from pyspark.sql import types as T
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from ledger import FileSource, Pipeline
-from ledger.core.java import require_java
+from ledger.core.requirements import require_java
 from ledger.errors import ConfigurationError, DeclarationError
 from ledger.types import ddl
 

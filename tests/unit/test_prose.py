@@ -8,7 +8,7 @@ import re
 import pytest
 
 from ledger.airflow import maintenance
-from ledger.core import durations, text
+from ledger.core import declarations, text
 from ledger.deltas import portions
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import base
@@ -66,7 +66,7 @@ OUTDATED = {
     "whoever": "the actor: each driver that, the user who",
 }
 # Inner words where no user reads them: places that tests watch, a pattern of what the ledger keeps.
-INNER_STRINGS = {"ledger/core/naming.py", "ledger/core/probes.py"}
+INNER_STRINGS = {"ledger/core/breaks.py", "ledger/core/probes.py"}
 # Where a message has the status of a record, or a batch's bare one still.
 BARE = {  # of records, and where a batch's own words say it
     ("quarantine.py", "row.status"),
@@ -256,7 +256,7 @@ def test_limits_are_those_of_the_code():
         "retries of a record": Pipeline("limits").max_replays,
         "age of a batch": Pipeline("limits").max_batch_age_seconds / DAY,
         "wait for a transaction in a source": connection.LOCK_SECONDS,
-        "`keep` of a pipeline": durations.SHORTEST_KEEP_SECONDS / DAY,
+        "`keep` of a pipeline": declarations.SHORTEST_KEEP_SECONDS / DAY,
         "pipelines' files that one sweep": maintenance.MOST_EXPIRED,
         "a query of `ackledger sql`": QUERY_TIMEOUT.removesuffix("min"),
         "a search for text": pages.LONGEST.removesuffix("s"),

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ledger.cli.base import LOCAL, app
 from ledger.cli.runs import CommandTarget
 from ledger.core import connect_server as remote
-from ledger.core import extras
+from ledger.core import requirements
 from ledger.core.connect_server import briefly, checked_address, checked_place, require_server
 from ledger.errors import ConfigurationError, UnavailableError
 from tests.support.ports import free_port
@@ -43,7 +43,7 @@ def test_an_address_is_checked_without_asking():
 
 def test_without_the_client(monkeypatch):
     """What is to be installed is named."""
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'ackledger\[connect\]'"):
         require_server("sc://h:1")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from ledger.core.breaks import hops
 from ledger.core.declared_steps import DeclaredStep
-from ledger.core.verdict import hops
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.single_roots import COLUMNS, NOTHING, SingleRoots, add, alike, minus
 from ledger.deltas.spans import RootRange, Spans

@@ -4,9 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import RunState
-from ledger.core.verdict import Decision, Hop, Limits, StepFacts, decide, hops
+from ledger.core.verdict import Decision, Limits, StepFacts, decide
 
 NOW = datetime(2013, 1, 1, 12, tzinfo=UTC)
 TIMEOUT = timedelta(minutes=10)
@@ -75,40 +74,6 @@ def test_the_latest_death_counts():
     """A step that was tried again and failed later restarts the clock."""
     facts = [committed(), failed(NOW - TIMEOUT * 9), failed(NOW - SECOND, "other")]
     assert decide(facts, NOW, LIMITS).action is Decision.WAIT
-
-
-def test_hops_count_the_readers_of_each_producer():
-    """A step that is read by two has two hops, each knowing of both."""
-    topology = [
-        DeclaredStep("source", "stage", ()),
-        DeclaredStep("stage", "stage", ("source",)),
-        DeclaredStep("one", "stage", ("stage",)),
-        DeclaredStep("two", "stage", ("stage",)),
-    ]
-    assert hops(topology) == [
-        Hop(1, "source", "stage", 1, 0),
-        Hop(2, "stage", "one", 2, 1),
-        Hop(3, "stage", "two", 2, 1),
-    ]
-
-
-def test_hops_that_share_a_step_are_balanced_together():
-    """What several producers send to a consumer, and a producer to several, is one component."""
-    topology = [
-        DeclaredStep("source", "stage", ()),
-        DeclaredStep("left", "stage", ("source",)),
-        DeclaredStep("right", "stage", ("source",)),
-        DeclaredStep("united", "stage", ("left", "right")),
-        DeclaredStep("out", "stage", ("united",)),
-    ]
-    results = [(hop.producer, hop.consumer, hop.component) for hop in hops(topology)]
-    assert results == [
-        ("source", "left", 0),
-        ("source", "right", 0),
-        ("left", "united", 2),
-        ("right", "united", 2),
-        ("united", "out", 4),
-    ]
 
 
 def test_a_step_that_runs_again_holds_the_verdict():

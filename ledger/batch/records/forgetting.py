@@ -17,7 +17,7 @@ from ledger.batch.records.payloads import keep_all
 from ledger.batch.upkeep.retention import Collected, GcOptions, gc_once
 from ledger.core.commands import REASON, ackledger
 from ledger.core.conditions import Comparison
-from ledger.core.durations import SHORTEST_KEEP_SECONDS
+from ledger.core.declarations import SHORTEST_KEEP_SECONDS
 from ledger.core.redaction import is_masked
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database

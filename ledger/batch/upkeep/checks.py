@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.connect_server import require_server
-from ledger.core.java import require_java
+from ledger.core.requirements import require_java
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError, together

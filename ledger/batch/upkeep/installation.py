@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from ledger.batch.recovery import needs_refinement
 from ledger.batch.upkeep.checks import Finding, at_revision, finding, spark
 from ledger.core.commands import ackledger
-from ledger.core.java import spark_program
+from ledger.core.requirements import spark_program
 from ledger.core.text import quantity
 from ledger.errors import ConfigurationError
 from ledger.settings import Settings

@@ -19,7 +19,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from ledger.batch.root_files import note_removed, remove
-from ledger.core.durations import SHORTEST_KEEP_SECONDS
+from ledger.core.declarations import SHORTEST_KEEP_SECONDS
 from ledger.core.probes import reached
 from ledger.pipeline import steps
 from ledger.storage import stores

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.core.extras import require_package
+from ledger.core.requirements import require_package
 from ledger.sinks.base import Publisher
 from ledger.sinks.delta.paths import require_openable
 from ledger.sinks.folder import FolderSink

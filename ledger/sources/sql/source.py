@@ -4,8 +4,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ledger.core.declarations import Fault, check
-from ledger.core.durations import seconds
+from ledger.core.declarations import Fault, check, seconds
 from ledger.databases import addresses
 from ledger.errors import ConfigurationError, DeclarationError
 

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 
 from ledger.batch.state_runs import StateRun, commit_state
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput
-from ledger.core.json_values import as_json
+from ledger.core.declarations import as_json
 from ledger.core.probes import reached
 from ledger.core.stateful import StatefulStage
 from ledger.pipeline.steps import StateStep

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from ledger.core.durations import SHORTEST_KEEP_SECONDS
+from ledger.core.declarations import SHORTEST_KEEP_SECONDS
 from ledger.store.queries.rows import all_of
 
 # A reason why the family of an original f is kept: a sink compares new rows with its rows. Outside
