@@ -129,8 +129,7 @@ def deltas_per_second(database: Database, rounds: int, console: Console) -> floa
 
     for number in track(range(rounds + 1), "ledger: rounds", console=console):
         with database.plain.begin() as connection:
-            connection.exec_driver_sql(f"SELECT open_partition({batch})")
-            connection.exec_driver_sql(f"TRUNCATE ledger_delta_{batch}")
+            connection.exec_driver_sql("TRUNCATE ledger_delta")
         time = seconds(post)
         if number > 0:
             taken.append(POSTED / time)

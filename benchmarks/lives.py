@@ -121,7 +121,6 @@ _COUNTS = """
 SELECT sum(pg_stat_get_dead_tuples(oid)) / greatest(sum(pg_stat_get_live_tuples(oid)), 1)
 FROM pg_class
 WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
-  AND relname !~ '^ledger_delta_[0-9]+$'
 """
 # Those that were left open end now, and are waited for.
 _OTHERS = """
@@ -142,6 +141,6 @@ def wait_for_counts(database: Database) -> None:
 
 
 def dead_share(database: Database) -> float:
-    """Dead rows over live ones, of all tables but the delta partitions."""
+    """Dead rows over live ones, of all tables."""
     with database.plain.connect() as connection:
         return float(connection.execute(text(_COUNTS)).scalar_one())

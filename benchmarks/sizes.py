@@ -26,8 +26,7 @@ def sizes(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[
     deltas: dict[str, int] = {}
 
     def look(batch: Batch) -> None:
-        table = f"ledger_delta_{batch.batch_id}"
-        deltas.update(rows=_rows(bench.database, table), bytes=_bytes(bench.database, table))
+        deltas.update(_deltas(bench.database, batch.batch_id))
 
     snapshots = home / "storage" / "flights" / "departures"
     before = _failures(bench.database), data_bytes(snapshots)
@@ -47,6 +46,14 @@ def sizes(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[
             "stage_bytes": stage_bytes,
         }
     }
+
+
+def _deltas(database: Database, batch_id: int) -> dict[str, int]:
+    """Rows, and their bytes without those of the index."""
+    query = "SELECT count(*), sum(pg_column_size(d.*)) FROM ledger_delta d WHERE batch_id = :id"
+    with database.owner.begin() as connection:
+        rows, bytes_ = connection.execute(text(query), {"id": batch_id}).one()
+    return {"rows": int(rows), "bytes": int(bytes_)}
 
 
 def _failures(database: Database) -> dict[str, int]:

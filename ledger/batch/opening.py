@@ -26,7 +26,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.sources.base import Claim
 from ledger.store.connection import Database
-from ledger.store.queries import batches, partitions, pipelines
+from ledger.store.queries import batches, pipelines
 from ledger.store.queries.batches import Batch
 
 
@@ -78,7 +78,8 @@ def open_batch(
             values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
         claimed = claims.accept(connection, pipeline, _opening(values), offers)
         opened = _insert(connection, pipeline, values, BatchKind.ORIGINAL, claimed)
-        return _with_partition(connection, opened)
+        reached("opening batch")
+        return opened
 
     def attempt() -> Batch:
         offers = offered()
@@ -132,7 +133,8 @@ def open_replay(
         check_sources(connection, opened.batch_id, pipeline)
         if selection.from_source:
             check_from_source(connection, opened, pipeline)
-        return _with_partition(connection, opened)
+        reached("opening batch")
+        return opened
 
     return database.transact(work)
 
@@ -185,16 +187,6 @@ def _insert(
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
     claims.save(connection, pipeline, _opening(values), batch_id, claimed)
     return batches.get_batch(connection, batch_id)
-
-
-def _with_partition(connection: Connection, batch: Batch) -> Batch:
-    """Make the delta partition of a batch, and return the batch.
-
-    This comes last in the transaction: until that ends, no other batch gets a partition.
-    """
-    partitions.open_partition(connection, batch.batch_id)
-    reached("opening batch")
-    return batch
 
 
 def _check_has_interval(pipeline: Pipeline) -> None:
@@ -271,7 +263,6 @@ def _reopened(
         claimed = claims.accept(connection, pipeline, opening, offers)
         claims.save(connection, pipeline, opening, locked.batch_id, claimed)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
-    partitions.open_partition(connection, batch.batch_id)
     return batches.get_batch(connection, batch.batch_id)
 
 

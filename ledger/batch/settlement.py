@@ -31,7 +31,6 @@ from ledger.store.queries import (
     batches,
     claims,
     following,
-    partitions,
     publications,
     rebuilds,
     refining,
@@ -255,7 +254,6 @@ def _decide_roots(
     decide_publications(connection, batch, None if refinement is None else refinement.reached)
     reached("settling")
     runs.forget_fails(connection, batch.batch_id)
-    partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
 
 
@@ -374,7 +372,6 @@ def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Set
         decide_publications(connection, batch)
     runs.fence_running(connection, batch.batch_id)
     runs.forget_fails(connection, batch.batch_id)
-    partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)
 
 

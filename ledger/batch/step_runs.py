@@ -9,14 +9,17 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 
+from ledger.core.commands import ackledger
 from ledger.core.declared_steps import DeclaredStep
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
 from ledger.core.text import storable
+from ledger.databases.driver_errors import raw_cursor, translated
 from ledger.deltas.posted import Posted
 from ledger.deltas.spans import RootRange
 from ledger.errors import (
@@ -269,6 +272,27 @@ def heartbeat(
     finally:
         stopped.set()
         thread.join()
+
+
+@contextmanager
+def posting_ahead(database: Database, run: OpenedRun) -> Iterator[Any]:
+    """Yield a cursor that posts in a transaction of its own, ahead of the run's commit. It is not
+    tried again: after a lost connection the driver does not know whether the ledger took the rows.
+
+    Raises FencedError if the run has ended meanwhile. A settlement that ends the run waits for this
+    transaction, so that nothing is posted for a decided batch.
+    """
+    batch_id = run.batch.batch_id
+    with translated(database), database.writer.begin() as connection:
+        with raw_cursor(connection) as cursor:
+            yield cursor
+        state = runs.lock_run(connection, run.run_id)
+        if state is not RunState.RUNNING:
+            raise FencedError(
+                f"run {run.run_id} of {run.step} in batch {batch_id} is {state} and posts nothing"
+                " more: a newer attempt owns the step, or the batch is decided. See what became of"
+                f" it: {ackledger('status', batch=batch_id)}"
+            )
 
 
 def commit(

@@ -250,9 +250,7 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
         for batch in data["settlements"]
     ]
     asking = ", ".join(str(batch["batch_id"]) for batch in data["replays"]) or "none"
-    tail = [
-        line(f"partitions dropped: {len(data['dropped'])}; batches that ask for a replay: {asking}")
-    ]
+    tail = [line(f"batches that ask for a replay: {asking}")]
     if data["overdue"]:
         overdue = ", ".join(str(batch["batch_id"]) for batch in data["overdue"])
         text = f"settled batches with something pending: {overdue}."

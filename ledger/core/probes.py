@@ -12,7 +12,7 @@ Listener = Callable[[str, str], None]
 PLACES = {
     # A batch is opened.
     "sources asked": "The sources have reported what the batch is to take; nothing is claimed.",
-    "opening batch": "The batch, its claims and its partition are inserted.",
+    "opening batch": "The batch and its claims are inserted.",
     "claiming messages": "A replay has claimed its failed messages.",
     # A step runs.
     "before run": "The batch is open; the run of one of its steps is opened next.",

@@ -1,20 +1,5 @@
 -- What roles may do beyond their grants, as functions of the owner, and what history refuses.
 
-CREATE FUNCTION open_partition(batch bigint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
-DECLARE name text := 'ledger_delta_' || batch;
-BEGIN
-  IF to_regclass(name) IS NULL THEN
-    -- CREATE ... PARTITION OF would wait for every open COPY; ATTACH does not.
-    EXECUTE format(
-      'CREATE TABLE %I (LIKE ledger_delta INCLUDING COMMENTS, CHECK (batch_id = %s))', name, batch);
-    EXECUTE format('ALTER TABLE ledger_delta ATTACH PARTITION %I FOR VALUES IN (%s)', name, batch);
-    EXECUTE format('GRANT INSERT ON %I TO ledger_writer', name);
-  END IF;
-END $$;
-COMMENT ON FUNCTION open_partition(bigint) IS
-  'Makes the delta partition of a batch, as the owner, without waiting for open COPYs.';
-
 CREATE FUNCTION reserve_roots(count bigint, span bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE first bigint;
@@ -32,6 +17,15 @@ END $$;
 COMMENT ON FUNCTION reserve_roots(bigint, bigint) IS
   'Reserves so many root ids from a multiple of their span on; the first of them. The counter '
   'only goes up.';
+
+CREATE FUNCTION remove_deltas(batch bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+  DELETE FROM ledger_delta d
+  WHERE d.batch_id = batch
+    AND EXISTS (SELECT FROM batch b WHERE b.batch_id = batch AND b.status NOT IN ('open', 'held'))
+$$;
+COMMENT ON FUNCTION remove_deltas(bigint) IS
+  'Removes the deltas of a decided batch: no settlement needs them any more. Of no other batch.';
 
 CREATE FUNCTION forget_fails(batch bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -132,21 +126,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION end_hold() IS
   'Removes what a batch on hold shows, with its sample, as soon as it is on hold no more.';
-
-CREATE FUNCTION clear_partition(batch bigint) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '200ms' AS $$
-BEGIN
-  IF EXISTS (SELECT FROM batch b WHERE b.batch_id = clear_partition.batch
-             AND b.status IN ('open', 'held')) THEN
-    RAISE EXCEPTION 'batch % is not decided: its deltas are the evidence', batch;
-  END IF;
-  EXECUTE format('TRUNCATE %I', 'ledger_delta_' || batch);
-  RETURN true;
-EXCEPTION WHEN lock_not_available OR undefined_table THEN
-  RETURN false;  -- a straggler still posts into it: the sweeper drops it later
-END $$;
-COMMENT ON FUNCTION clear_partition(bigint) IS
-  'Empties the delta partition of a settled batch; false if somebody still writes there.';
 
 CREATE FUNCTION refuse_rewriting() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -15,7 +15,7 @@ GRANT SELECT ON
 -- functions of the owner.
 GRANT INSERT ON
   pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
-  batch_source, claimed_file, last_sweep, root_fail, replay_root,
+  batch_source, claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication,
@@ -51,12 +51,12 @@ GRANT UPDATE (acked_at) ON checkpoint TO ledger_writer;
 GRANT UPDATE (swept_at) ON last_sweep TO ledger_writer;
 GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
 REVOKE EXECUTE ON FUNCTION
-  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint, bigint), forget_fails(bigint),
+  reserve_roots(bigint, bigint), remove_deltas(bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), end_hold()
   FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
-  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint, bigint), forget_fails(bigint),
+  reserve_roots(bigint, bigint), remove_deltas(bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), end_hold()
   TO ledger_writer;

@@ -14,7 +14,7 @@ DROP TABLE
   publication,
   sink_replacement, dedup_filter, checkpoint;
 DROP FUNCTION
-  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint, bigint), forget_fails(bigint),
+  reserve_roots(bigint, bigint), remove_deltas(bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
   forget_records(bigint[]), root_state(bigint), failure_reason(failure_cause, text, text),
   refuse_rewriting(), refuse_another_source(),

@@ -444,10 +444,12 @@ CREATE TABLE ledger_delta (
   acked bigint NOT NULL,
   emitted_edges bigint NOT NULL,
   acked_edges bigint NOT NULL
-) PARTITION BY LIST (batch_id);
+);
+CREATE INDEX ledger_delta_batch_id_step_run_id_idx ON ledger_delta (batch_id, step_run_id);
 COMMENT ON TABLE ledger_delta IS
-  'What each run adds to a root, or span of roots. BIT_XOR(delta) of one is 0 once all is acked.';
-COMMENT ON COLUMN ledger_delta.batch_id IS 'Batch; one partition each.';
+  'What each run adds to a root, or span of roots. BIT_XOR(delta) of one is 0 once all is acked. A '
+  'sweep removes the rows of decided batches.';
+COMMENT ON COLUMN ledger_delta.batch_id IS 'Batch.';
 COMMENT ON COLUMN ledger_delta.step_run_id IS
   'Run that posted; counts only once that is committed.';
 COMMENT ON COLUMN ledger_delta.root_id IS

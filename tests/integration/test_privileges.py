@@ -9,7 +9,6 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from tests.support.ledgers import pipeline
 from tests.support.schema import columns
 from tests.support.statements import inserted, read, updated
 
@@ -43,12 +42,6 @@ _SEQUENCES = """
     SELECT c.relname FROM pg_class c
     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'S'
 """
-
-
-@pytest.fixture
-def partition(ledger):
-    """The partition that an open batch has to itself."""
-    return f"ledger_delta_{ledger.open(pipeline()).batch_id}"
 
 
 @contextmanager
@@ -92,21 +85,21 @@ def asked(database, statement: str) -> list[tuple[str, ...]]:
 
 
 def relations(database) -> dict[str, str]:
-    """Tables, partitions and views, with their kind."""
+    """Tables and views, with their kind."""
     return dict(asked(database, _RELATIONS))
 
 
-def expected(role: str, name: str, all_columns: list[str], partition: str) -> dict[str, set[str]]:
+def expected(role: str, name: str, all_columns: list[str]) -> dict[str, set[str]]:
     """The columns that a role may read and update of a relation, and ``*`` for whole acts."""
     everything = set(all_columns)
     if role == WRITER:
         needed = {*read(), "alembic_version"} - {"failed_root_payload"}  # which a reader reads
         reads = everything if name in needed else set()
-        whole = {"INSERT"} if name in {*inserted(), partition} else set()
+        whole = {"INSERT"} if name in inserted() else set()
         return {"SELECT": reads, "UPDATE": updated().get(name, set()), "whole": whole}
     shown = role == PAYLOAD_READER and name != "redaction_key"
     hidden = set() if shown else RAW.get(name, set())
-    reads = set() if hidden is None or name == partition else everything - hidden
+    reads = set() if hidden is None else everything - hidden
     return {"SELECT": reads, "UPDATE": set(), "whole": set()}
 
 
@@ -147,8 +140,8 @@ def tried(connection: Connection, name: str, kind: str, all_columns: list[str]):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_act_on_each_table_and_view(database, partition, role):
-    """Of every table, partition and view a role may read, insert and update, column by column, just
+def test_each_act_on_each_table_and_view(database, role):
+    """Of every table and view a role may read, insert and update, column by column, just
     what statements need, and it may delete, empty, lock, change, drop or extend none. A new table
     is among them by itself."""
     result, wanted = {}, {}
@@ -156,7 +149,7 @@ def test_each_act_on_each_table_and_view(database, partition, role):
         for name, kind in relations(database).items():
             names = columns(database, name)
             result[name] = tried(connection, name, kind, names)
-            wanted[name] = expected(role, name, names, partition)
+            wanted[name] = expected(role, name, names)
     assert result == wanted
 
 

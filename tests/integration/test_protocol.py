@@ -44,9 +44,9 @@ def test_newer_attempt_fences_the_older(ledger):
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 2)
     old = ledger.start(batch.batch_id, "middle")
-    new = ledger.start(batch.batch_id, "middle")
     deltas = middle(roots)
     ledger.post(old, deltas)
+    new = ledger.start(batch.batch_id, "middle")
     with pytest.raises(FencedError, match="newer attempt"):
         ledger.commit(old, deltas)
     ledger.post(new, deltas)
@@ -263,7 +263,7 @@ def test_deltas_that_wait_for_a_lock_in_vain(ledger):
     def post(connection):
         connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")
         with ledger.database.plain.begin() as other:
-            other.exec_driver_sql(f"LOCK TABLE ledger_delta_{batch.batch_id}")
+            other.exec_driver_sql("LOCK TABLE ledger_delta")
             outcome.post(connection)
 
     with pytest.raises(WaitedError, match="Nothing was changed"):
@@ -273,11 +273,17 @@ def test_deltas_that_wait_for_a_lock_in_vain(ledger):
 @pytest.mark.parametrize(
     ("change", "actual"),
     [
-        ("DELETE FROM {} WHERE root_id = 2", "1 deltas with XOR 1080, 1 emitted and 1"),
-        ("INSERT INTO {0} SELECT * FROM {0} WHERE step_run_id = 2", "4 deltas with XOR 0"),
-        ("UPDATE {} SET delta = delta # 1 WHERE root_id = 2", "2 deltas with XOR 1"),
-        ("UPDATE {} SET emitted_edges = 5", "10 emitted and 2 acked"),
-        ("UPDATE {} SET acked_edges = 0", "2 emitted and 0 acked"),
+        (
+            "DELETE FROM ledger_delta WHERE step_run_id = 2 AND root_id = 2",
+            "1 deltas with XOR 1080, 1 emitted and 1",
+        ),
+        (
+            "INSERT INTO ledger_delta SELECT * FROM ledger_delta WHERE step_run_id = 2",
+            "4 deltas with XOR 0",
+        ),
+        ("UPDATE ledger_delta SET delta = delta # 1 WHERE root_id = 2", "2 deltas with XOR 1"),
+        ("UPDATE ledger_delta SET emitted_edges = 5", "10 emitted and 2 acked"),
+        ("UPDATE ledger_delta SET acked_edges = 0", "2 emitted and 0 acked"),
     ],
 )
 def test_a_run_commits_with_the_deltas_that_it_folded_alone(ledger, change, actual):
@@ -287,7 +293,7 @@ def test_a_run_commits_with_the_deltas_that_it_folded_alone(ledger, change, actu
     run = ledger.start(batch.batch_id, "middle")
     deltas = middle(roots)
     ledger.post(run, deltas)
-    ledger.change(change.format(f"ledger_delta_{batch.batch_id}"))
+    ledger.change(change)
     with pytest.raises(IntegrityError, match=f"run 2 of middle folded 2 .* has .*{actual}"):
         ledger.commit(run, deltas)
 

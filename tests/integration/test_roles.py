@@ -18,12 +18,12 @@ from ledger.store.queries import (
     checkpoints,
     claims,
     dedup,
-    partitions,
     pipelines,
     publications,
     rebuilds,
     retention,
     runs,
+    upkeep,
 )
 from tests.support.ledgers import END, START, pipeline
 from tests.support.schema import TABLES, columns
@@ -176,8 +176,9 @@ def test_history_in_full(ledger):
         "UPDATE step_run SET step = 'other'",
         "UPDATE root_counter SET next_root = 1",
         "DROP VIEW failed_root_detail",
-        f"DROP TABLE ledger_delta_{batch.batch_id}",
-        f"TRUNCATE ledger_delta_{batch.batch_id}",
+        "DROP TABLE ledger_delta",
+        "TRUNCATE ledger_delta",
+        "DELETE FROM ledger_delta",
     ):
         with (
             ledger.database.writer.connect() as connection,
@@ -358,12 +359,10 @@ def test_what_an_abandoned_batch_had_goes(ledger):
         batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
         claims.release(connection, batch.batch_id)
         runs.forget_fails(connection, batch.batch_id)
-        partitions.clear_partition(connection, batch.batch_id)
         assert claims.next_range(connection, batch.pipeline_id, "source", None).number == 1
         assert claims.clear_range(connection, batch.batch_id, "source", 1)
         assert claims.next_range(connection, batch.pipeline_id, "source", None).end is None
-    for table in ("claimed_file", "ledger_delta"):
-        assert ledger.rows(f"SELECT * FROM {table}") == []
+    assert ledger.rows("SELECT * FROM claimed_file") == []
 
 
 def test_the_owners_functions_keep_what_is_undecided(ledger):
@@ -375,12 +374,9 @@ def test_the_owners_functions_keep_what_is_undecided(ledger):
     with ledger.database.writer.begin() as connection:
         claims.insert_files(connection, [_file(batch)])
         runs.forget_fails(connection, batch.batch_id)
+        upkeep.remove_deltas(connection, batch.batch_id)
         connection.execute(text("SELECT release_files(:id)"), {"id": batch.batch_id})
-    with (
-        ledger.database.writer.connect() as connection,
-        pytest.raises(DBAPIError, match="not decided: its deltas are the evidence"),
-    ):
-        partitions.clear_partition(connection, batch.batch_id)
+    assert len(ledger.rows("SELECT * FROM ledger_delta")) == 6
     assert len(ledger.rows("SELECT * FROM root_fail")) == 1
     assert len(ledger.rows("SELECT * FROM claimed_file")) == 1
 

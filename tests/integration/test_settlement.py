@@ -1,6 +1,7 @@
 """Settlement on the real PostgreSQL: who is acked, who failed, where, and under which races."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
@@ -8,12 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch.step_runs import posting_ahead
 from ledger.batch.upkeep import sweeper
 from ledger.core.states import BatchStatus
-from ledger.deltas.posting import partition
 from ledger.deltas.spans import RootRange
-from ledger.errors import InputError, UnavailableError
-from ledger.store.queries import batches, partitions
+from ledger.errors import FencedError, InputError, UnavailableError
+from ledger.store.queries import batches
 from tests.support.ledgers import pipeline
 from tests.support.posting import REPEATED, Delta, record_of
 
@@ -32,6 +33,7 @@ def test_all_acked(ledger):
     settlement = ledger.settle(batch.batch_id)
     assert (settlement.status, settlement.roots, settlement.failed) == (BatchStatus.SETTLED, 10, 0)
     assert counts(ledger, batch.batch_id) == (10, 10, 0, 0, 0)
+    ledger.sweep()
     assert ledger.row("SELECT count(*) FROM ledger_delta")[0] == 0
     assert ledger.row("SELECT status FROM root_state(:r)", r=roots[0]).status == "acked"
 
@@ -367,24 +369,7 @@ def test_two_sweepers_one_decision(ledger):
         settlement for result in swept for settlement in result.settlements if settlement.decided
     ]
     assert len(decided) == 1
-    assert sum(len(result.dropped) for result in swept) <= 1
     assert ledger.row("SELECT count(*) FROM failed_root")[0] == 1
-
-
-def test_a_partition_that_another_sweep_dropped_is_not_counted(ledger, monkeypatch):
-    """A sweep that was slower to the lock does not say that it dropped what the faster dropped."""
-    batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
-    assert ledger.settle(batch.batch_id).decided
-    lock, faster = partitions.try_clean_up_lock, []
-
-    def slower_lock(connection):
-        monkeypatch.setattr(partitions, "try_clean_up_lock", lock)
-        faster.extend(ledger.sweep().dropped)
-        return lock(connection)
-
-    monkeypatch.setattr(partitions, "try_clean_up_lock", slower_lock)
-    assert ledger.sweep().dropped == ()
-    assert faster == [batch.batch_id]
 
 
 def test_sweep_races_the_last_commit(ledger):
@@ -417,7 +402,7 @@ def test_open_copy_blocks_no_other_batch(ledger):
     run = ledger.start(slow.batch_id, "source")
     with ledger.database.writer.connect() as writing:
         writing.execute(
-            text(f"INSERT INTO {partition(slow.batch_id)} VALUES (:b, :r, 1, 1, 0, 1, 0)"),
+            text("INSERT INTO ledger_delta VALUES (:b, :r, 1, 1, 0, 1, 0)"),
             {"b": slow.batch_id, "r": run.run_id},
         )
         done = threading.Event()
@@ -434,47 +419,53 @@ def test_open_copy_blocks_no_other_batch(ledger):
         writing.rollback()
 
 
-def test_straggler_delays_only_the_clean_up(ledger):
-    """A straggler that still posts into a settled batch keeps its partition until it is gone."""
-    batch, _ = ledger.whole_batch(pipeline())
-    with ledger.database.writer.connect() as writing:
-        writing.execute(
-            text(f"INSERT INTO {partition(batch.batch_id)} VALUES (:b, 1, 1, 1, 0, 1, 0)"),
-            {"b": batch.batch_id},
-        )
-        assert ledger.settle(batch.batch_id).status is BatchStatus.SETTLED
-        assert ledger.sweep().dropped == ()
-        writing.commit()
-    assert ledger.sweep().dropped == (batch.batch_id,)
-    assert counts(ledger, batch.batch_id) == (10, 10, 0, 0, 0)
-
-
-def test_a_straggler_delays_the_clean_up_of_others(ledger, caplog):
-    """A driver that writes to one partition has a lock on all: the sweep says which it leaves, and
-    the next one drops them."""
-    decided = []
-    for day in range(3):
-        batch, _ = ledger.whole_batch(pipeline(), run_id=f"run{day}", day=day)
-        ledger.settle(batch.batch_id)
-        decided.append(batch.batch_id)
-    with ledger.database.writer.connect() as writing:
-        writing.execute(
-            text(f"INSERT INTO {partition(decided[2])} VALUES (:b, 1, 1, 1, 0, 1, 0)"),
-            {"b": decided[2]},
-        )
-        assert ledger.sweep().dropped == ()
-        assert f"deltas from batch {decided[0]} on are left for the next sweep" in caplog.text
-    assert ledger.sweep().dropped == tuple(decided)
-
-
-def test_late_post_is_refused(ledger):
-    """A post into a batch that was settled and cleaned up is refused."""
+def test_a_straggler_leaves_no_row_behind(ledger):
+    """A run that posts when its batch is decided ends before the settlement does, or is refused: a
+    sweep finds all that was posted.
+    """
     batch = ledger.open(pipeline())
-    late = ledger.start(batch.batch_id, "source")
-    ledger.run_all(batch)
+    roots = ledger.emit(batch, 3)
+    ledger.run_middle(batch, roots)
+    late = ledger.start(batch.batch_id, "sink")
+    key = {"batch": batch.batch_id, "run": late.run_id}
+    ended = ledger.now() + timedelta(minutes=10)
+    with ThreadPoolExecutor(1) as pool:
+        with posting_ahead(ledger.database, late) as cursor:
+            cursor.execute(
+                "INSERT INTO ledger_delta VALUES (%(batch)s, %(run)s, 1, 1, 0, 1, 0)", key
+            )
+            cursor.execute("SELECT FROM step_run WHERE step_run_id = %(run)s FOR SHARE", key)
+            settling = pool.submit(ledger.settle, batch.batch_id, now=ended)
+            with pytest.raises(TimeoutError):
+                settling.result(0.5)
+        assert settling.result(20).failed == 3
+    with pytest.raises(FencedError, match=f"run {late.run_id} of sink .* is fenced and posts"):
+        ledger.post(late, [Delta(1, reason="late")])
     ledger.sweep()
-    with pytest.raises(Exception, match="does not exist"):
-        ledger.post(late, [Delta(1)])
+    assert ledger.rows("SELECT FROM ledger_delta UNION ALL SELECT FROM root_fail") == []
+
+
+def test_a_sweep_removes_the_deltas_of_decided_batches(ledger):
+    """Those of settled and abandoned ones; an open and a held batch keep theirs, which are the
+    evidence.
+    """
+    settled, _ = ledger.whole_batch(pipeline(), run_id="settled", day=0)
+    ledger.settle(settled.batch_id)
+    abandoned = ledger.open(pipeline(), "abandoned", 1)
+    run = ledger.start(abandoned.batch_id, "source")
+    ledger.post(run, [Delta(1, emitted=5, emitted_edges=1)])
+    ledger.fail(run, "a bug")
+    assert ledger.abandon(abandoned.batch_id)
+    held, roots = ledger.whole_batch(pipeline(), run_id="held", day=2)
+    ledger.change(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
+    assert ledger.settle(held.batch_id).status is BatchStatus.HELD
+    ledger.emit(ledger.open(pipeline(), "open", 3), 2)
+    posted = "SELECT DISTINCT batch_id FROM ledger_delta ORDER BY 1"
+    assert [row.batch_id for row in ledger.rows(posted)] == [1, 2, 3, 4]
+    ledger.sweep()
+    assert [row.batch_id for row in ledger.rows(posted)] == [3, 4]
+    assert ledger.open(pipeline(), "abandoned", 1).status is BatchStatus.OPEN
+    assert ledger.run_all(abandoned).failed == 0
 
 
 def test_sweep_lets_a_held_batch_be_fixed(ledger):
@@ -491,18 +482,6 @@ def test_sweep_lets_a_held_batch_be_fixed(ledger):
     ledger.run_middle(batch, roots)
     ledger.run_sink(batch, roots)
     assert ledger.settle(batch.batch_id).failed == 0
-
-
-def test_abandoned_batch_keeps_its_partition(ledger):
-    """A sweep leaves the partition of an abandoned batch, which may be opened again and then
-    posts there.
-    """
-    flow = pipeline()
-    batch = ledger.open(flow)
-    ledger.abandon_dead(batch)
-    assert ledger.sweep().dropped == ()
-    assert ledger.open(flow).status is BatchStatus.OPEN
-    assert ledger.run_all(batch).failed == 0
 
 
 def test_replay_that_emits_too_little_is_held(ledger):
@@ -552,17 +531,6 @@ def test_one_bad_batch_does_not_stop_a_sweep(ledger, monkeypatch):
     swept = ledger.sweep()
     assert swept.errors == {bad.batch_id: "disk full"}
     assert [settlement.batch_id for settlement in swept.settlements] == [good.batch_id]
-    assert swept.dropped == (good.batch_id,)
-
-
-def test_one_sweeper_cleans_up(ledger):
-    """While one drops partitions, another sweep leaves them to it."""
-    batch, _ = ledger.whole_batch(pipeline())
-    ledger.settle(batch.batch_id)
-    with ledger.database.owner.begin() as other:
-        assert partitions.try_clean_up_lock(other)
-        assert ledger.sweep().dropped == ()
-    assert ledger.sweep().dropped == (batch.batch_id,)
 
 
 def test_expiry_without_tracking_holds_the_batch(ledger):

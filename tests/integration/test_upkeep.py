@@ -84,7 +84,7 @@ def test_a_table_that_cannot_be_vacuumed_stays_pending(ledger, with_dead_rows, c
     with ledger.database.plain.begin() as other:
         other.exec_driver_sql("ALTER INDEX step_run_drop_pkey SET TABLESPACE pg_default")
         swept = ledger.sweep()
-        assert swept.dropped == (with_dead_rows.batch_id,)
+        assert swept.errors == {}
         assert ledger.transact(health.last_sweep).swept_at is not None
         assert "table step_run_drop is left for the next sweep to vacuum" in caplog.text
         assert vacuumed(ledger) == ("step_run_input",)

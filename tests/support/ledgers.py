@@ -38,7 +38,7 @@ START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
 TABLES = (
     "hold_sample, hold_failure, accepted_root, acceptance, dedup_filter, failed_payload,"
-    " manual_quarantine, failed_root, failed_message, replay_root, root_fail,"
+    " manual_quarantine, failed_root, failed_message, replay_root, root_fail, ledger_delta,"
     " step_run_input, step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
     " last_sweep, batch_source, step_run, batch, declared_step, pipeline"
 )
@@ -487,23 +487,16 @@ class Ledger:
             return connection.execute(text(statement), values).rowcount
 
     def empty(self) -> None:
-        """Remove every row and every partition."""
+        """Remove every row."""
         self.folders.clear()
         with self.database.plain.begin() as connection:
             tables = connection.exec_driver_sql(
                 "SELECT relname, pg_relation_size(oid) AS bytes FROM pg_class"
                 " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
             ).all()
-            partitions = [name for name, _ in tables if name.startswith("ledger_delta_")]
             is_large = any(bytes_ > _FEW_BYTES for _, bytes_ in tables)
             connection.exec_driver_sql(
-                ";".join(
-                    [
-                        *(f"DROP TABLE {name}" for name in partitions),
-                        *(_TRUNCATED if is_large else _DELETED),
-                        *_FROM_ONE,
-                    ]
-                )
+                ";".join([*(_TRUNCATED if is_large else _DELETED), *_FROM_ONE])
             )
 
 

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import text
+from psycopg2.extras import execute_values
 
-from ledger.batch.step_runs import OpenedRun, Record
-from ledger.databases.driver_errors import raw_cursor
+from ledger.batch.step_runs import OpenedRun, Record, posting_ahead
 from ledger.deltas.kernel import Fails
 from ledger.deltas.posted import Posted
-from ledger.deltas.posting import partition, post_fails
+from ledger.deltas.posting import post_fails
 from ledger.deltas.rows import NONE
 from ledger.store.connection import Database
 
@@ -42,33 +41,32 @@ def post_deltas(
 ) -> None:
     """Post deltas ahead of the commit. ``fails``: failed roots without a delta of their own."""
     batch_id, run_id, rows = run.batch.batch_id, run.run_id, list(deltas)
-    into = f"INSERT INTO {partition(batch_id)}"
-    with database.writer.begin() as connection:
-        for delta in rows:
-            connection.execute(
-                text(f"{into} VALUES (:b, :r, :root, :delta, :acked, :e, :a)"),
-                {
-                    "b": batch_id,
-                    "r": run_id,
-                    "root": delta.root,
-                    "delta": signed(delta.acked ^ delta.emitted),
-                    "acked": signed(delta.acked),
-                    "e": delta.emitted_edges,
-                    "a": delta.acked_edges,
-                },
-            )
-        failing = [
-            Fails(
-                np.array([delta.root]),
-                np.full(1, NONE if delta.reason is REPEATED else 0, np.int32),
-                np.full(1, delta.shared),
-                (delta.reason,),
-            )
-            for delta in (*rows, *fails)
-            if delta.reason is not None
-        ]
-        with raw_cursor(connection) as cursor:
-            post_fails(cursor, batch_id, run_id, failing)
+    values = [
+        (
+            batch_id,
+            run_id,
+            delta.root,
+            signed(delta.acked ^ delta.emitted),
+            signed(delta.acked),
+            delta.emitted_edges,
+            delta.acked_edges,
+        )
+        for delta in rows
+    ]
+    failing = [
+        Fails(
+            np.array([delta.root]),
+            np.full(1, NONE if delta.reason is REPEATED else 0, np.int32),
+            np.full(1, delta.shared),
+            (delta.reason,),
+        )
+        for delta in (*rows, *fails)
+        if delta.reason is not None
+    ]
+    with posting_ahead(database, run) as cursor:
+        if values:
+            execute_values(cursor, "INSERT INTO ledger_delta VALUES %s", values)
+        post_fails(cursor, batch_id, run_id, failing)
 
 
 def record_of(deltas: Iterable[Delta]) -> Record:

@@ -365,9 +365,9 @@ def test_addresses_are_not_encoded():
 
 def test_a_sweep_says_what_is_pending_and_what_it_could_not_settle():
     """Each in a line of its own, with the way out; nothing of it where there is nothing."""
-    data = {"settlements": [], "dropped": [], "replays": [{"batch_id": 4}], "overdue": []}
+    data = {"settlements": [], "replays": [{"batch_id": 4}], "overdue": []}
     quiet = printed(tables.sweep({**data, "errors": {}})).splitlines()
-    assert quiet[1:] == ["partitions dropped: 0; batches that ask for a replay: 4"]
+    assert quiet[1:] == ["batches that ask for a replay: 4"]
     overdue = [{"batch_id": number, "dag_id": "d", "target": "jobs.d:p"} for number in (7, 8)]
     data = {**data, "overdue": overdue, "errors": {9: "the ledger is away"}}
     pending, error = printed(tables.sweep(data)).splitlines()[2:]
@@ -379,7 +379,7 @@ def test_a_sweep_says_what_is_pending_and_what_it_could_not_settle():
 def test_a_batch_that_stays_on_hold_is_said_to_be():
     """What ``sweep`` and ``release`` print has a batch's status in words."""
     settlement = {"batch_id": 7, "status": "held", "records": 5, "failed": 0, "reason": "a check"}
-    done = {"settlements": [settlement], "dropped": [], "replays": [], "overdue": [], "errors": {}}
+    done = {"settlements": [settlement], "replays": [], "overdue": [], "errors": {}}
     for shown in (printed(tables.sweep(done)), printed(tables.released(settlement))):
         assert "on hold" in shown
         assert "held" not in shown

@@ -18,6 +18,8 @@ OF_DELTAS = {
     "refining.py: posted": "test_files_that_disagree_hold_the_batch",
     "runs.py: posted_deltas": "test_the_ledger_has_by_span_what_files_have_by_root",
     "settlement.py: uneven_runs": "test_damaged_spans_hold_the_batch",
+    "upkeep.py: decided_with_deltas": "test_a_clean_batch_leaves_nothing_of_its_roots",
+    "functions.sql: remove_deltas": "test_a_clean_batch_leaves_nothing_of_its_roots",
     "views.sql: pending_root": "test_what_is_pending_is_shown_by_span",
 }
 # What comes of these, and is of single roots: nothing else reads it.

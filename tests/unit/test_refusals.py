@@ -4,13 +4,10 @@ import os
 import subprocess
 from types import SimpleNamespace
 
-import psycopg2
 import pytest
-from sqlalchemy.exc import DBAPIError
 
 from ledger.cli.runs import finish
-from ledger.errors import ConfigurationError, FencedError, UnavailableError
-from ledger.spark.folding.refusals import refusing
+from ledger.errors import ConfigurationError
 from ledger.store.connection import require_server
 from tests.support.places import ROOT
 
@@ -58,53 +55,6 @@ def test_server_that_is_too_old(version, refused):
         return
     with pytest.raises(ConfigurationError, match=r"PostgreSQL 14 or later is needed .*, found 13"):
         require_server(connection)
-
-
-RUN = SimpleNamespace(run_id=3, batch=SimpleNamespace(batch_id=7))
-
-
-def raised(error):
-    """An error of the driver as it is raised here."""
-    return DBAPIError.instance(None, None, error, psycopg2.Error)
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (psycopg2.OperationalError("connection refused\nhint"), UnavailableError, "refused. Run"),
-        (psycopg2.errors.AdminShutdown("terminating"), UnavailableError, "run 3: terminating"),
-        (psycopg2.errors.DiskFull("could not extend"), UnavailableError, "could not extend"),
-        (psycopg2.InterfaceError("already closed"), UnavailableError, "already closed"),
-        (
-            psycopg2.errors.UndefinedTable('relation "ledger_delta_7" does not exist'),
-            FencedError,
-            "batch 7 was decided .* run 3 comes too late",
-        ),
-    ],
-)
-def test_an_error_of_the_ledger_is_raised_as_what_it_means(error, kind, message):
-    """A server that is away, stopped, locked or full is distinguished from a mistake, and from a
-    batch that is decided. The driver's own is the cause.
-    """
-    cause = raised(error)
-    with pytest.raises(kind, match=message) as caught, refusing(RUN):
-        raise cause
-    assert caught.value.__cause__ is cause
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        psycopg2.errors.NotNullViolation("null value in column"),
-        psycopg2.errors.UndefinedTable('relation "ledger_delta_8" does not exist'),
-    ],
-)
-def test_another_error_of_the_ledger_is_no_cause_of_itself(error):
-    """It goes on as it came."""
-    wrong = raised(error)
-    with pytest.raises(DBAPIError) as caught, refusing(RUN):
-        raise wrong
-    assert (caught.value, wrong.__cause__) == (wrong, None)
 
 
 def test_the_worst_exit_code_of_several_batches(capsys):

@@ -1,22 +1,22 @@
-"""The sweeper: decides batches that can be decided, fails expired ones, and removes decided
-partitions.
+"""The sweeper: decides batches that can be decided, fails expired ones, and removes the deltas of
+decided ones.
 """
 
 import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Connection
 
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.databases.driver_errors import translated
-from ledger.errors import LedgerError, WaitedError
+from ledger.errors import LedgerError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, following, health, partitions, replays, upkeep
+from ledger.store.queries import batches, following, health, replays, upkeep
 from ledger.store.queries.replays import ReplayRequest
 
 NOTED_AT_ONCE = 100  # batches that are locked in one transaction, with their pipelines
-DROP_LOCK_TIMEOUT = "500ms"  # how long a clean-up may wait for writers before it is put off
 # How long a run has to finish by itself what follows the settlement.
 OVERDUE_AFTER = timedelta(minutes=15)
 _log = logging.getLogger(__name__)
@@ -38,14 +38,12 @@ class Swept:
     """Result of a sweep.
 
     ``settlements``: the settlement of each open batch that was looked at.
-    ``dropped``: the batches whose partition was dropped.
     ``replays``: automatic replays that are due.
     ``overdue``: batches with an overdue follow-up.
     ``errors``: why a batch could not be settled, by batch; the other batches were still looked at.
     """
 
     settlements: tuple[Settlement, ...]
-    dropped: tuple[int, ...]
     replays: tuple[ReplayRequest, ...]
     overdue: tuple[OverdueFollowUp, ...]
     errors: dict[int, str]
@@ -64,16 +62,10 @@ def sweep_once(
     _note_followed(database)
     due = instant - OVERDUE_AFTER
     overdue = database.transact(lambda c: _overdue(c, following.overdue(c, due)))
-    dropped = _drop_partitions(database)
+    _remove_deltas(database)
     _vacuum(database, vacuum_after_seconds)
     database.transact(health.note_sweep)
-    return Swept(
-        tuple(settled),
-        tuple(dropped),
-        tuple(asking),
-        tuple(overdue),
-        errors,
-    )
+    return Swept(tuple(settled), tuple(asking), tuple(overdue), errors)
 
 
 def _settle_all(
@@ -113,29 +105,10 @@ def _note(database: Database, batch_ids: list[int]) -> None:
     database.transact(lambda c: following.note(c, following.lock(c, batch_ids)))
 
 
-def _drop_partitions(database: Database) -> list[int]:
-    """Drop the partitions of decided batches, each in a transaction, as the owner, and return these
-    batches.
-
-    The first partition in use ends this; the rest is left to the next sweep. A driver that writes
-    to one partition has a lock on all of them, and others wait behind each try.
-    """
-
-    def drop(batch_id: int) -> bool:
-        return database.transact(
-            lambda c: partitions.drop_partition(c, batch_id, DROP_LOCK_TIMEOUT),
-            engine=database.owner,
-        )
-
-    dropped = []
-    for batch_id in database.transact(partitions.decided_partitions):
-        try:
-            if drop(batch_id):
-                dropped.append(batch_id)
-        except WaitedError as exc:
-            _log.warning("deltas from batch %s on are left for the next sweep: %s", batch_id, exc)
-            break
-    return dropped
+def _remove_deltas(database: Database) -> None:
+    """Remove the deltas of decided batches, each batch's in a transaction."""
+    for batch_id in database.transact(upkeep.decided_with_deltas):
+        database.transact(partial(upkeep.remove_deltas, batch_id=batch_id))
 
 
 def _vacuum(database: Database, after_seconds: float) -> None:

@@ -5,14 +5,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from ledger.batch.step_runs import posting_ahead
 from ledger.core.probes import reached
-from ledger.databases.driver_errors import raw_cursor, translated
 from ledger.deltas import posting
 from ledger.deltas.fold_files import remove_posted
 from ledger.deltas.kernel import Deltas, compacted
 from ledger.deltas.posted import Posted
 from ledger.spark.folding.outcome import FoldOutcome
-from ledger.spark.folding.refusals import refusing
 from ledger.spark.job import Job, require_equal
 
 MOST_ROWS = 1 << 20  # deltas that are posted in one transaction ahead of the commit
@@ -22,9 +21,9 @@ def posted(job: Job, outcome: FoldOutcome, most: int) -> FoldOutcome:
     """Post what was folded, or leave it ``pending``, if that are at most so many rows. What tasks
     left to be posted is removed.
 
-    Raises FencedError when the batch was decided and its partition is gone, UnavailableError when
-    the ledger does not answer: whether it took the rows is unknown then, so nothing is
-    tried again within the run; and IntegrityError unless the files have what the tasks folded.
+    Raises FencedError once the run counts no more, UnavailableError when the ledger does not
+    answer: whether it took the rows is unknown then, so nothing is tried again within the run; and
+    IntegrityError unless the files have what the tasks folded.
     """
     unposted = (deltas for files in outcome.files for deltas in files.read_rows())
     parts = compacted(chain(outcome.pending, unposted), MOST_ROWS)
@@ -53,16 +52,11 @@ def _fits(outcome: FoldOutcome, parts: list[Deltas], most: int) -> bool:
 
 def _post(job: Job, outcome: FoldOutcome, parts: Iterable[Deltas]) -> Posted:
     """Post part by part, each in a transaction of its own, then what lies in files beside them."""
-    run, database, counted = outcome.run, job.database, Posted()
+    run, counted = outcome.run, Posted()
 
     def transact(work: Callable[..., Any], rows: Any) -> Any:
         reached("posting deltas", run.step)
-        with (
-            translated(database),
-            refusing(run),
-            database.writer.begin() as connection,
-            raw_cursor(connection) as cursor,
-        ):
+        with posting_ahead(job.database, run) as cursor:
             return work(cursor, run.batch.batch_id, run.run_id, rows)
 
     for part in parts:

@@ -117,6 +117,12 @@ def insert_run(
     return int(connection.execute(statement, values).scalar_one())
 
 
+def lock_run(connection: Connection, run_id: int) -> RunState:
+    """Return a run's state, which no other transaction changes before this one ends."""
+    statement = text("SELECT state FROM step_run WHERE step_run_id = :id FOR SHARE")
+    return RunState(connection.execute(statement, {"id": run_id}).scalar_one())
+
+
 def fence_running(connection: Connection, batch_id: int, step: str | None = None) -> None:
     """End every running run of the batch, or of one of its steps. Their drivers notice it at their
     next heartbeat.

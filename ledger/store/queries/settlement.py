@@ -14,8 +14,8 @@ def tune(connection: Connection) -> None:
     tables are restricted to the batch, or everything that the ledger ever had of them would be
     read.
 
-    The delta partition and ``settling`` are new, so the planner knows nothing of their size and
-    takes nested loops: naming 15,000 broken hops took 49 s with them, and takes 0.3 s with hash
+    The batch's deltas and ``settling`` are newer than the planner's statistics, by which it would
+    take nested loops: naming 15,000 broken hops took 49 s with them, and takes 0.3 s with hash
     joins.
     """
     connection.execute(text("SET LOCAL work_mem = '256MB'"))

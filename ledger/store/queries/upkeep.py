@@ -5,17 +5,39 @@ from sqlalchemy import Connection, text
 _LIVE_FOR_ONE_DEAD = 200
 
 
+def decided_with_deltas(connection: Connection) -> list[int]:
+    """Return the decided and abandoned batches that have deltas, which no settlement needs any
+    more. Reads an entry of each index for each batch that has any.
+    """
+    statement = text("""
+        WITH RECURSIVE posted AS (
+          SELECT min(batch_id) AS batch_id FROM ledger_delta
+          UNION ALL
+          SELECT (SELECT min(d.batch_id) FROM ledger_delta d WHERE d.batch_id > p.batch_id)
+          FROM posted p WHERE p.batch_id IS NOT NULL
+        )
+        SELECT batch_id FROM posted p
+        WHERE (SELECT status FROM batch b WHERE b.batch_id = p.batch_id) NOT IN ('open', 'held')
+    """)
+    return list(connection.execute(statement).scalars())
+
+
+def remove_deltas(connection: Connection, batch_id: int) -> None:
+    """Remove the deltas of a decided batch."""
+    connection.execute(text("SELECT remove_deltas(:id)"), {"id": batch_id})
+
+
 def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[str]:
     """Return the ledger's tables in which more than half a percent of the rows are dead, as
     PostgreSQL has counted them.
 
-    Delta partitions are left out, because they are dropped as a whole. So are tables that were
-    vacuumed less than ``after_seconds`` ago: another transaction may still see their dead rows.
+    Tables that were vacuumed less than ``after_seconds`` ago are left out: another transaction may
+    still see their dead rows.
     """
     statement = text("""
         SELECT format('%I', relname) FROM pg_class
         WHERE relkind = 'r' AND relowner = to_regrole('ledger_owner')
-          AND relnamespace = 'public'::regnamespace AND relname !~ '^ledger_delta_[0-9]+$'
+          AND relnamespace = 'public'::regnamespace
           AND pg_stat_get_dead_tuples(oid) * :live > pg_stat_get_live_tuples(oid)
           AND coalesce(
             pg_stat_get_last_vacuum_time(oid) < clock_timestamp() - make_interval(secs => :after),
