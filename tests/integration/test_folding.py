@@ -271,7 +271,7 @@ def test_one_part_that_is_not_posted_fails_the_run(runner, monkeypatch, fields):
         posted.append(len(deltas.root))
 
     monkeypatch.setattr(posting, "post", post_first)
-    with pytest.raises(UnavailableError, match="deltas of run 2: connection refused"):
+    with pytest.raises(UnavailableError, match="did not answer: connection refused"):
         run.step(batch, "scattered")
     monkeypatch.setattr(posting, "post", post)
     row = run.ledger.row("SELECT count(*) FROM ledger_delta WHERE step_run_id = 2")
