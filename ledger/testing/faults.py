@@ -32,9 +32,9 @@ class Crash(BaseException):
 class Fault:
     """Something that goes wrong in a run.
 
-    ``wrap``: makes the pipeline that runs instead. ``change``: makes the surroundings that the
-    run has instead. ``at``: called at each place of ``ledger.core.probes``. ``ends_with``: errors
-    by which the ledger notices the fault, and which end the run like a crash.
+    ``wrap``: returns the pipeline to run instead. ``change``: returns the job to run instead.
+    ``at``: called at each place of ``ledger.core.probes``. ``ends_with``: errors by which the
+    ledger notices the fault, which end the run like a crash.
     """
 
     wrap: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline
@@ -44,39 +44,43 @@ class Fault:
 
 
 def lose_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
-    """The stage silently loses this share of its output rows, the same for the same seed."""
+    """Return the fault that a stage loses this share of its output rows, the same by seed."""
     return _on_output(stage_name, lambda rows: rows.where(_share(seed) >= fraction))
 
 
 def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
-    """A share of the rows comes twice: those that a sink reads; those that a stage emits.
+    """Return the fault that a sink reads, or a stage emits, a share of the rows twice.
 
-    The ledger notices what a sink reads twice, for each row that it reads is acked, and what an
-    ``emits="one"`` stage emits twice. Elsewhere two rows for one input are as lawful as those of
-    an ``explode``, and the sink holds them.
+    The ledger notices rows that a sink reads twice, because each row that it reads is acked, and
+    rows that an ``emits="one"`` stage emits twice. From other stages two rows for one input are as
+    valid as those of an ``explode``, and the sink has both.
     """
 
-    def twice(rows: DataFrame, share: Any) -> DataFrame:
-        return rows.unionByName(rows.where(share < fraction))
+    def twice(rows: DataFrame, *identity: str) -> DataFrame:
+        return rows.unionByName(rows.where(_share(seed, *identity) < fraction))
 
-    def read_twice(rows: DataFrame) -> DataFrame:
-        own = [name for name in (ROOT, ROOTS, POSITION) if name in rows.columns]
-        return twice(rows, _share(seed, *own))
-
-    emitted = _on_output(step_name, lambda rows: twice(rows, _share(seed)))
-    reading = _on_input(step_name, read_twice)
+    emitted = _on_output(step_name, twice)
 
     def wrap(pipeline: Pipeline) -> Pipeline:
         _check_tracked(pipeline, step_name)
         is_sink = pipeline.step(step_name).is_published
         return pipeline if is_sink else emitted.wrap(pipeline)
 
-    return Fault(wrap, reading.change)
+    def change(job: Job) -> Job:
+        def read(step: str, rows: DataFrame) -> DataFrame:
+            rows = job.on_read(step, rows)
+            if step != step_name or not job.pipeline.step(step).is_published:
+                return rows
+            return twice(rows, *(name for name in (ROOT, ROOTS, POSITION) if name in rows.columns))
+
+        return replace(job, on_read=read)
+
+    return Fault(wrap, change)
 
 
 def lose_file(step_name: str) -> Fault:
-    """A file that the step has written is lost before it is counted: the step fails, the result
-    has its error, and ``resume`` goes on.
+    """Return the fault that a file of the step is lost before it is counted: the step fails, the
+    result has its error, and ``resume`` continues.
     """
 
     def lose(place: str, folder: str) -> None:
@@ -92,9 +96,9 @@ def lose_file(step_name: str) -> Fault:
 
 
 def crash_at(point: str) -> Fault:
-    """The process dies at ``point``: ``batch_opened``, ``output_written`` or ``deltas_posted``
-    (of the first source), ``steps_committed`` (before the settlement). Its run is not
-    reported as failed.
+    """Return the fault that the process dies at ``point``: ``batch_opened``, ``output_written`` or
+    ``deltas_posted`` (of the first source), ``steps_committed`` (before the settlement). Its run
+    is not reported as failed.
     """
     if point not in POINTS:
         raise DeclarationError(f"crash_at({point!r}){suggestion(point, POINTS)}")
@@ -116,15 +120,13 @@ def crash_at(point: str) -> Fault:
 
 
 def _share(seed: int, *identity: str) -> Any:
-    """A number from 0 to 1 for each row, by its anchor alone."""
+    """Return a number from 0 to 1 for each row, by its anchor or the columns ``identity``."""
     names = identity or (ANCHOR,)
     return F.pmod(F.xxhash64(*names, F.lit(seed)), F.lit(1_000_000)) / 1_000_000
 
 
 def _check_tracked(pipeline: Pipeline, step_name: str) -> None:
-    """Raise DeclarationError for a step that follows the settlement: no record is tracked there
-    any more.
-    """
+    """Raise DeclarationError for a step that follows the settlement, where no record is tracked."""
     if pipeline.graph.follows(step_name):
         raise DeclarationError(
             f"{step_name!r} follows the settlement, where nothing is tracked any more: expected a"
@@ -132,21 +134,9 @@ def _check_tracked(pipeline: Pipeline, step_name: str) -> None:
         )
 
 
-def _on_input(step_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:
-    """Change what a step reads, if it is a sink."""
-
-    def change_job(job: Job) -> Job:
-        def read(step: str, rows: DataFrame) -> DataFrame:
-            delivered = job.on_read(step, rows)
-            hit = step == step_name and job.pipeline.step(step).is_published
-            return change(delivered) if hit else delivered
-
-        return replace(job, on_read=read)
-
-    return Fault(change=change_job)
-
-
 def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:
+    """Return the fault that changes the output of a stage of frames."""
+
     def wrap(pipeline: Pipeline) -> Pipeline:
         stages = {step.name: step for step in pipeline.stages() if not step.by_record}
         if pipeline.step(stage_name).name not in stages:

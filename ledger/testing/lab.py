@@ -1,5 +1,5 @@
-"""Show in a test that a pipeline loses nothing: run it over given rows, hurt it, look at the
-ledger.
+"""Show in a test that a pipeline loses nothing: run it over given rows with faults, and look at
+the ledger.
 
 ::
 
@@ -49,7 +49,7 @@ from ledger.errors import DeclarationError, suggestion
 from ledger.execution import run_steps, settle_and_follow
 from ledger.lineage.spark_faults import avoid_known_faults
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep, SourceStep, Step
+from ledger.pipeline.steps import Step
 from ledger.settings import Settings
 from ledger.sinks.folder import BATCH_FOLDER
 from ledger.sinks.parquet.sink import ParquetSink
@@ -75,11 +75,11 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Result of a batch. ``rows``: by sink, the rows that it holds of the batch and of those that
-    the batch belongs to; of a state all rows.
+    """Result of a batch. ``rows``: by sink, its rows of the batch's original and its replays; of a
+    state all rows.
 
-    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would. ``error``: what
-    the ledger reported of the run, unless the process just died.
+    ``crashed``: a fault ended the run; ``resume`` continues it as Airflow's retry would. ``error``:
+    the error that the ledger reported, None if the process died.
     """
 
     batch_id: int
@@ -107,12 +107,12 @@ def run_batch(
 ) -> BatchResult:
     """Run one batch over given rows and settle it at ``now`` (default: the database's clock).
 
-    ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
-    is not given is empty, which fails a stage that reads the reference unless it is declared with
-    ``allow_empty``; timestamps without a zone are UTC. ``after``: go on in the ledger of an
-    earlier result, with the next interval, for what several batches share. ``params``: the
-    run's parameters. Raises DeclarationError on an unknown name, and on a row that does not fit its
-    source's schema.
+    ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns. A
+    name without rows is empty, which fails a stage that reads the reference unless it is declared
+    with ``allow_empty``. Timestamps without a zone are UTC. ``after``: continue in the ledger of an
+    earlier result, with the next interval, for state that several batches share. ``params``: the
+    run's parameters. Raises DeclarationError for an unknown name, and for a row that does not fit
+    its source's schema.
     """
     lab = (
         after.lab
@@ -141,7 +141,7 @@ def replay(
     faults: Sequence[Fault] = (),
     **selection: Any,
 ) -> BatchResult:
-    """Replay what is failed of a batch and its replays, with the fixed ``pipeline`` if one is
+    """Replay the failed records of a batch and its replays, with the fixed ``pipeline`` if one is
     given.
 
     ``references``: by default those of the batch. ``selection``: as for
@@ -165,17 +165,17 @@ def replay(
 
 
 def sweep(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
-    """Let the sweeper come at ``now``: it settles what can be decided, and expires or abandons
-    what took too long. What became of the batch; ``resume`` publishes what is acked, as the run
-    does that the sweeper asks for.
+    """Run the sweeper at ``now``, and return the batch's result: the sweeper settles what can be
+    decided, and expires or abandons what took too long. ``resume`` then publishes what is acked,
+    as the run does that the sweeper asks for.
     """
     sweep_once(result.lab.database, now=now)
     return result.lab.result(result.pipeline, result.batch_id)
 
 
 def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
-    """Go on with a batch that crashed, or was given no time, at its first step that is not
-    committed; settle it.
+    """Continue a batch that crashed or waits at its first step that is not committed, and settle
+    it.
     """
     lab = result.lab
     again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
@@ -183,7 +183,7 @@ def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
 
 
 class _LabSettings(Settings):
-    """Settings of a test: only those that it passes, whatever the environment says."""
+    """Settings of a test, without those of the environment."""
 
     @classmethod
     def settings_customise_sources(
@@ -199,7 +199,7 @@ class _LabSettings(Settings):
 
 @cache
 def _server() -> str:
-    """The URL of a server that lives as long as the process."""
+    """Return the URL of a server that lives as long as the process."""
     home = Path(tempfile.mkdtemp(prefix="ackledger-testing-"))
     home.chmod(0o755)
     url = embedded.start(home)
@@ -213,7 +213,7 @@ def _server() -> str:
 
 
 class _Lab:
-    """A ledger, a storage and a data folder of their own, for one batch and what follows it."""
+    """A ledger, a storage and a data folder for one batch and those after it."""
 
     def __init__(self, spark: SparkSession):
         avoid_known_faults(spark)
@@ -234,35 +234,37 @@ class _Lab:
         references: Mapping[str, Rows] | None,
         before: Pipeline | None = None,
     ) -> Pipeline:
-        """The pipeline with its sources, references and sinks in this lab's folders, every sink
-        as Parquet; without ``references`` it has those of the pipeline ``before``.
+        """Return the pipeline with its sources, references and sinks in this lab's folders, every
+        sink as Parquet. Without ``references`` it has those of the pipeline ``before``.
         """
         declared.steps()  # refuses what is no pipeline
         _check_names("source", sources, [step.name for step in declared.sources()])
         _check_names("reference", references or {}, declared.graph.references)
-        moved = {step.name: self._moved_source(step, sources) for step in declared.sources()}
-        moved |= {step.name: _moved_sink(step) for step in declared.sinks()}
+        moved: dict[str, Step] = {}
+        for step in declared.sources():
+            files = self._files(step.name, step.source, sources.get(step.name, ()))
+            moved[step.name] = replace(step, source=files)
+        for sink in declared.sinks():
+            own = ParquetSink(
+                f"sinks/{sink.name}",
+                partition_by=sink.sink.partition_by,
+                rebalance=getattr(sink.sink, "rebalance", True),
+                dedup=sink.sink.dedup,
+            )
+            moved[sink.name] = replace(sink, sink=own)
         steps = [moved.get(name, step) for name, step in declared.graph.steps.items()]
         earlier = before.graph.references if before is not None and references is None else {}
-        return declared.with_steps(
-            steps,
-            {
-                name: earlier.get(name)
-                or replace(
-                    reference,
-                    source=self._files(name, reference.source, (references or {}).get(name, ())),
-                )
-                for name, reference in declared.graph.references.items()
-            },
-        )
-
-    def _moved_source(self, step: SourceStep, sources: Mapping[str, Rows]) -> Step:
-        """A source that reads in this lab's folder."""
-        rows = self._files(step.name, step.source, sources.get(step.name, ()))
-        return replace(step, source=rows)
+        moved_references = {}
+        for name, reference in declared.graph.references.items():
+            if name in earlier:
+                moved_references[name] = earlier[name]
+                continue
+            files = self._files(name, reference.source, (references or {}).get(name, ()))
+            moved_references[name] = replace(reference, source=files)
+        return declared.with_steps(steps, moved_references)
 
     def _files(self, name: str, source: Source, rows: Rows) -> Source:
-        """A source of files that hold the rows: two, or one if there are fewer than two rows."""
+        """Return a source of the rows in two files, or in one if there are fewer than two rows."""
         schema = struct(source.schema)
         folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
         if isinstance(rows, DataFrame):
@@ -284,7 +286,7 @@ class _Lab:
         faults: Sequence[Fault],
         now: datetime | None,
     ) -> BatchResult:
-        """Open, run and settle a batch among faults; what became of it."""
+        """Open, run and settle a batch among faults, and return its result."""
         batch, crashed, error = None, False, None
         expected = tuple(kind for fault in faults for kind in fault.ends_with)
         with ExitStack() as stack:
@@ -332,7 +334,7 @@ class _Lab:
         )
 
     def _sink_rows(self, pipeline: Pipeline, name: str, batch_id: int) -> list[dict[str, Any]]:
-        """The rows that the sink holds of the batch's original and its replays, or of a state."""
+        """Return the rows of the sink: of the batch's original and its replays, or of a state."""
         folder = self._folder / "sinks" / name
         family = self.database.transact(lambda c: reports.family(c, batch_id))
         shown = [str(folder / f"{BATCH_FOLDER}={member}") for member in family]
@@ -349,22 +351,10 @@ class _Lab:
         return [row.asDict(recursive=True) for row in frame.collect()]
 
 
-def _moved_sink(step: SinkStep) -> Step:
-    """A sink that writes to this lab's folder."""
-    declared = step.sink
-    moved = ParquetSink(
-        f"sinks/{step.name}",
-        partition_by=declared.partition_by,
-        rebalance=getattr(declared, "rebalance", True),
-        dedup=declared.dedup,
-    )
-    return replace(step, sink=moved)
-
-
 def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The rows in the types of the schema; a null goes to the source, whatever the schema declares.
+    """Return the rows in the types of the schema. Nulls are kept, whatever the schema declares.
 
-    Raises DeclarationError for a column that the schema has not, and for a value that is of another
+    Raises DeclarationError for a column that the schema does not have, and for a value of another
     type.
     """
     for number, row in enumerate(rows, start=1):
