@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 @dataclass(frozen=True)
 class AnchorPart:
-    """Hidden columns that name records of a row: the id of at most one, or several in a form's own
-    columns. ``attributes``: theirs, in the JVM.
+    """Hidden columns that name records of a row: the id of at most one record, or several records
+    in a form's columns. ``attributes``: the columns' attributes in the JVM.
     """
 
     is_id: bool
@@ -28,8 +28,8 @@ class AnchorPart:
 
 @dataclass(frozen=True)
 class Anchors:
-    """All that names the records of a plan's rows. A join keeps the parts of both sides apart, so
-    that Spark may still reorder it.
+    """The hidden columns that name the records of a plan's rows. A join keeps the parts of both
+    sides apart, so that Spark may still reorder it.
     """
 
     parts: tuple[AnchorPart, ...]

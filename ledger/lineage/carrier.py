@@ -25,7 +25,7 @@ TOO_DEEP = (
     "the plan has too many operations on top of each other: make columns with one select() or "
     "withColumns() instead of withColumn() in a loop"
 )
-# A plan with the output of a node and hidden columns behind it; None: no input is below it.
+# A plan with the output of a node and hidden columns after it; None: no input is below it.
 Carried = tuple[Node, Anchors | None]
 
 
@@ -41,9 +41,9 @@ class Consulted:
 class Carrier:
     """Rewrites plans of one session.
 
-    ``input_of``: returns the plan of the input that a node is, with the columns that name its
-    records; None for any other node. ``place``: returns the user's line that made a node.
-    ``form``: how rows of several records name them. ``consulted`` grows with each rewritten plan.
+    ``input_of``: returns the plan of an input's node with the columns that name its records, or
+    None for any other node. ``place``: returns the user's line that made a node. ``form``: the form
+    of rows of several records. ``consulted`` grows with each rewritten plan.
     """
 
     catalyst: Catalyst
@@ -55,9 +55,8 @@ class Carrier:
     _checked: set[str] = field(default_factory=set)
 
     def carry(self, frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
-        """Return the frame with its records as columns ``names`` behind its own.
-
-        None: no input is in its plan. Raises CarryError for an operation without a rule.
+        """Return the frame with its records as columns ``names`` after its own, or None if its plan
+        has no input. Raises CarryError for an operation without a rule.
         """
         plan = self.catalyst.analyzed(frame)
         self.require_batch(plan)
@@ -103,12 +102,13 @@ class Carrier:
             raise CarryError(STREAMING)
 
     def rewrite(self, node: Node) -> Carried:
-        """Return a node whose output has the records behind the node's own columns."""
+        """Return a node whose output has the records after the node's own columns."""
         tracked_input = self.input_of(node)
         if tracked_input is not None:
             return tracked_input
         name = simple_name(node)
-        self._note_subqueries(node, name)
+        if any(map(self.is_tracked, self.catalyst.subqueries(node))):
+            self._consult(node, f"a subquery in {WORDS.get(name, name)}")
         if name == "WithCTE":
             return self._with_cte(node)
         if name == "CTERelationRef":
@@ -161,28 +161,23 @@ class Carrier:
             f"{self.place(node)}: rows cannot be followed through {operation}: {advice}"
         )
 
-    def _note_subqueries(self, node: Node, name: str) -> None:
-        if any(map(self.is_tracked, self.catalyst.subqueries(node))):
-            self._consult(node, f"a subquery in {WORDS.get(name, name)}")
-
     def _consult(self, node: Node, operation: str) -> None:
         consulted = Consulted(operation, self.place(node))
         if consulted not in self.consulted:
             self.consulted.append(consulted)
 
     def _several(self, anchors: Anchors | None) -> list[Column]:
-        """The columns of a row, in the form of several records."""
+        """Return the columns of a row in the form of several records."""
         if anchors is None:
             return self.form.none()
         if len(anchors.parts) == 2 and all(part.is_id for part in anchors.parts):
             left, right = map(self.catalyst.column, anchors.attributes)
             return self.form.of_two(left, right)
-        parts = [self._in_form(part) for part in anchors.parts]
+        parts = []
+        for part in anchors.parts:
+            columns = [self.catalyst.column(attribute) for attribute in part.attributes]
+            parts.append(self.form.of_one(columns[0]) if part.is_id else columns)
         return parts[0] if len(parts) == 1 else self.form.merged(parts)
-
-    def _in_form(self, part: AnchorPart) -> list[Column]:
-        columns = [self.catalyst.column(attribute) for attribute in part.attributes]
-        return self.form.of_one(columns[0]) if part.is_id else columns
 
     def _with(self, node: Node, visible: Sequence[Expression], columns: list[Column]) -> Carried:
         plan, attributes = self.catalyst.projected(node, visible, columns)
@@ -264,16 +259,17 @@ class Carrier:
         outputs: Sequence[Expression],
         like: Node | None = None,
     ) -> Carried:
-        parts = [self._collected(part) for part in anchors.parts] if anchors else []
+        """Group a node by keys, and collect the records of each group."""
+        parts = []
+        for part in anchors.parts if anchors else ():
+            columns = [self.catalyst.column(attribute) for attribute in part.attributes]
+            collect = self.form.collected
+            parts.append(self.form.collected_ids(columns[0]) if part.is_id else collect(columns))
         if not parts:
             parts = [self.form.collected(self.form.none())]
         collected = parts[0] if len(parts) == 1 else self.form.merged(parts)
         plan, attributes = self.catalyst.aggregated(child, keys, outputs, collected, like)
         return plan, _of_several(attributes)
-
-    def _collected(self, part: AnchorPart) -> list[Column]:
-        columns = [self.catalyst.column(attribute) for attribute in part.attributes]
-        return self.form.collected_ids(columns[0]) if part.is_id else self.form.collected(columns)
 
     def _expand(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
         attributes = anchors[0].attributes
@@ -311,7 +307,7 @@ class Carrier:
         return self._with(join, keys, merged)
 
     def _set_operation(self, node: Node, left: Node, anchors: Anchors, how: str) -> Carried:
-        """The distinct rows of the left side, kept by the right side as it was."""
+        """Return the distinct rows of the left side that the unchanged right side keeps."""
         _, right = self.catalyst.children(node)
         keys, other_keys = map(self.catalyst.output, self.catalyst.children(node))
         grouped, several = self._grouped(left, anchors, keys, keys)
@@ -328,21 +324,19 @@ class Carrier:
     def _with_cte(self, node: Node) -> Carried:
         self._require_known(node, "WithCTE")
         *definitions, main = self.catalyst.children(node)
-        carried = [self._definition(each) for each in definitions]
+        carried = []
+        for definition in definitions:
+            self._require_known(definition, simple_name(definition))
+            plan, anchors = self.rewrite(definition.child())
+            if anchors is not None:  # its columns go last: references take columns by position
+                columns = [self.catalyst.column(attribute) for attribute in anchors.attributes]
+                own = self.catalyst.output(definition.child())
+                plan, attributes = self.catalyst.projected(plan, own, columns)
+                anchors = anchors.renewed(attributes)
+            self._definitions[definition.id()] = anchors
+            carried.append(self.catalyst.with_children(definition, [plan]))
         plan, anchors = self.rewrite(main)
         return self.catalyst.with_children(node, [*carried, plan]), anchors
-
-    def _definition(self, node: Node) -> Node:
-        """A definition with the records last, because references take columns by position."""
-        self._require_known(node, simple_name(node))
-        child = node.child()
-        plan, anchors = self.rewrite(child)
-        if anchors is not None:
-            columns = [self.catalyst.column(attribute) for attribute in anchors.attributes]
-            plan, attributes = self.catalyst.projected(plan, self.catalyst.output(child), columns)
-            anchors = anchors.renewed(attributes)
-        self._definitions[node.id()] = anchors
-        return self.catalyst.with_children(node, [plan])
 
     def _cte_reference(self, node: Node) -> Carried:
         self._require_known(node, "CTERelationRef")

@@ -1,4 +1,4 @@
-"""Call a function of frames, and learn which input records each row of its result comes from."""
+"""Call a function of frames, and return its output with the input records of each row."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ _INPUT = f"{OWN_PREFIX}input_"
 
 @dataclass(frozen=True)
 class CarriedResult:
-    """``bare``: what the function returned. ``carried``: the same rows with their records, in one
-    column for lists (``_anchor``, array<bigint>). ``consulted``: inputs that only decide which rows
-    are kept.
+    """The output of a function with its records.
+
+    ``bare``: the function's output. ``carried``: the same rows with their records, in one column of
+    lists (``_anchor``, array<bigint>). ``consulted``: inputs that only decide which rows are kept.
     """
 
     bare: DataFrame
@@ -96,7 +97,7 @@ class _Marked:
         return frame.select(*names).alias(f"{_INPUT}{index}")
 
     def input_of(self, node: Node) -> Carried | None:
-        """Return a marked input with its id behind its columns; None for any other node."""
+        """Return a marked input with its id after its columns; None for any other node."""
         if self._index(node) is None:
             return None
         project = self.catalyst.children(node)[0]

@@ -1,7 +1,7 @@
 """Read and rebuild nodes of Spark's logical plans through py4j.
 
 No node is made by its constructor: nodes of the user's plan are copied with other children or
-fields, and nodes of our own come from the DataFrame API. So a new field of a node is kept as it is.
+fields, and added nodes come from the DataFrame API. So a new field of a node is kept unchanged.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -212,8 +212,8 @@ class Catalyst:
         yield plan
 
     def _stub(self, node: Node) -> DataFrame:
-        """An empty frame with a node's output. Own expressions are resolved against it, so the
-        user's plan is not analyzed a second time.
+        """Return an empty frame with a node's output. Own expressions are resolved against it, so
+        the user's plan is not analyzed a second time.
         """
         return self.frame(self.rebuilt(self._empty, output=self.output(node)))
 

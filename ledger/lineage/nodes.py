@@ -1,7 +1,7 @@
-"""The nodes of analyzed plans: which of them anchors pass, and why others are refused.
+"""The nodes of analyzed plans that anchors pass, and why others are refused.
 
-The lists are closed. A node that is in none of them is refused, so a node of a newer Spark never
-passes without a rule.
+A node that is in none of these lists is refused, so a node of a newer Spark never passes without a
+rule.
 """
 
 # Nodes whose rows are a selection or a multiple of their only child's rows, and keep its columns.
@@ -85,13 +85,13 @@ LEAVES = frozenset(
 )
 JOINS = frozenset({"Cross", "Inner", "LeftOuter", "RightOuter", "FullOuter"})
 CONSULTING_JOINS = {"LeftSemi": "a semi join", "LeftAnti": "an anti join"}
-# Words of users for nodes that have subqueries.
+# Users' words for nodes that have subqueries.
 WORDS = {"Aggregate": "a groupBy", "Filter": "a where", "Join": "a join", "Project": "a select"}
 
 _ROWS = "use select() with a UDF or a pandas_udf"
 _GROUPS = "use window functions, or groupBy().agg() with built-in aggregates"
 _TWO_GROUPS = "join the frames, then use window functions or groupBy().agg()"
-# What users call an operation, and what they can write instead.
+# Users' words for an operation, and what they can write instead.
 REFUSED: dict[str, tuple[str, str]] = {
     "AsOfJoin": ("an as-of join", "join on equal keys and keep one row with row_number()"),
     "DeserializeToObject": ("rdd", "use the DataFrame API"),

@@ -1,4 +1,4 @@
-"""Find the line of user code that made a node of a plan."""
+"""Lines of users' code that made the nodes of a plan."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
-# Lines of these are not the user's.
+# Folders of code that is not the user's.
 LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (Path(str(pyspark.__file__)).parent, Path(__file__).parent.parent)

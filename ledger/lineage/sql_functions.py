@@ -16,7 +16,7 @@ _CATALYST = "org.apache.spark.sql.catalyst"
 _EXPRESSIONS = f"{_CATALYST}.expressions"
 _SEQ, _OBJECT = "scala.collection.immutable.Seq", "java.lang.Object"
 
-# What each function does, in functions of Spark's.
+# Each function in Spark's own functions.
 BUILT_IN = {
     "collect_anchors": f"flatten(collect_list({ANCHOR})) AS {ANCHOR}",
     "merge_anchors": (
