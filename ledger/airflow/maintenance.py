@@ -25,18 +25,18 @@ from ledger.core.text import quantity
 from ledger.errors import InputError
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
-MOST_EXPIRED = 200  # batches whose files go in one run: the next sweep waits for it
-MOST_LOOKED_AT = 500  # old families, of which each has its turn
+MOST_EXPIRED = 200  # batches whose files one run removes, because the next sweep waits for it
+MOST_LOOKED_AT = 500  # old batches with their replays that one run checks, in turns
 MOST_ERRORS = 5
 _OPTIONS = {"catchup": False, "is_paused_upon_creation": False, "tags": ["ackledger"]}
 _log = logging.getLogger(__name__)
 
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
-    """Sweeps on ``schedule``: settles batches that no driver settled, expires what died, and starts
-    a run where a publish, a combine, a state or a callback is overdue. It also asks for replays for
-    pipelines with ``auto_replay``, and removes files that nothing needs for pipelines with
-    ``keep``.
+    """Return the DAG that sweeps on ``schedule``: it settles batches that no driver settled,
+    expires those whose driver died, and starts a run where a publish, a combine, a state or a
+    callback is overdue. It also asks for replays for pipelines with ``auto_replay``, and removes
+    files that nothing needs for pipelines with ``keep``.
     """
     options = {**_OPTIONS, "max_active_runs": 1, **dag_options}
     with DAG("ledger_sweeper", schedule=schedule, start_date=START, **options) as dag:
@@ -120,7 +120,9 @@ def report(errors: Any) -> None:
 
 
 def replay_dag(**dag_options: Any) -> DAG:
-    """Finds the batches with failed records and triggers their pipelines' DAGs to replay them."""
+    """Return the DAG that triggers the DAGs of pipelines to replay failed records. Its parameters
+    select the records.
+    """
     options = {**_OPTIONS, **dag_options}
     params = {
         "pipeline": _optional("string", "Only this pipeline."),
@@ -233,8 +235,8 @@ def _flag(description: str) -> Param:
 
 
 def accept_dag(**dag_options: Any) -> DAG:
-    """Accepts the quarantined records of a batch, by hand: its runs' last task is green
-    afterwards.
+    """Return the DAG with which a person accepts the quarantined records of a batch. The last task
+    of the batch's run is green afterwards.
     """
     options = {**_OPTIONS, **dag_options}
     params = {

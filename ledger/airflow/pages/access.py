@@ -15,7 +15,7 @@ from fastapi import Depends, HTTPException
 
 
 class Access:
-    """Rights of the signed-in user; raises HTTPException 401 if no user is signed in."""
+    """The rights of the signed-in user. Raises HTTPException 401 if no user is signed in."""
 
     def __init__(self, user: GetUserDep):
         self._user = user
@@ -39,7 +39,7 @@ class Access:
         self._require(pipeline, "GET", DagAccessEntity.TASK_LOGS)
 
     def may_run(self, pipeline: str) -> bool:
-        """Whether the user may create runs of the pipeline's DAG."""
+        """Return whether the user may create runs of the pipeline's DAG."""
         return self._may(pipeline, "POST", DagAccessEntity.RUN)
 
     def _require(self, pipeline: str, method: Any, entity: DagAccessEntity | None) -> None:

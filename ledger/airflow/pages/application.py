@@ -30,7 +30,7 @@ router = APIRouter()
 
 
 def application() -> FastAPI:
-    """The application, without pages about itself, which no dependency would protect."""
+    """Return the application, without pages about itself, which no dependency would protect."""
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -44,14 +44,14 @@ def application() -> FastAPI:
 
 @cache
 def connected() -> Database:
-    """The ledger, to which all requests of a process share some connections."""
+    """Return the ledger, whose connections all requests of a process share."""
     database = Database.from_settings(Settings(), role=READER)
     database.check()
     return database
 
 
 def ledger(role: str) -> Database:
-    """The ledger as a role that only reads."""
+    """Return the ledger as a role that only reads."""
     return connected().acting_as(role)
 
 
@@ -62,14 +62,14 @@ def _explained(request: Request, exc: Exception) -> Response:
 
 @router.get("/api/overview")
 def get_overview(access: SignedIn) -> dict[str, Any]:
-    """All pipelines that the user may see: how they are, what is under way, what waits."""
+    """Return the pipelines that the user may see: their state, running batches and pending work."""
     database = ledger(READER)
     return asdict(overview.overview(database, access.readable(overview.pipelines(database))))
 
 
 @router.get("/api/pipeline")
 def get_pipeline(access: SignedIn, name: Annotated[str, Query(min_length=1)]) -> dict[str, Any]:
-    """One pipeline: its latest intervals and batches."""
+    """Return one pipeline: its latest intervals and batches."""
     access.require(name)
     return asdict(overview.pipeline(ledger(READER), name))
 
@@ -78,7 +78,7 @@ def get_pipeline(access: SignedIn, name: Annotated[str, Query(min_length=1)]) ->
 def get_run(
     access: SignedIn, dag_id: Annotated[str, Query(min_length=1)], run_id: str
 ) -> dict[str, Any]:
-    """The batches that a run of a DAG has opened."""
+    """Return the batches that a run of a DAG has opened."""
     access.require(dag_id)
     opened = overview.of_run(ledger(READER), dag_id, run_id)
     readable = access.readable([batch.pipeline for batch in opened])
@@ -87,8 +87,8 @@ def get_run(
 
 @router.get("/api/batch")
 def get_batch(access: SignedIn, number: Number) -> dict[str, Any]:
-    """One batch: where its rows went, what is lost, what is published, what can be done. ``may``:
-    which DAGs the user may create runs of.
+    """Return one batch: its rows, its lost records, its publications, and what to do. ``may``: the
+    actions whose DAG the user may run.
     """
     original = batches.original_of(ledger(READER), number)
     access.require(original.pipeline)
@@ -108,7 +108,7 @@ def get_failed(
     search: Text = None,
     after: Annotated[int, Query(ge=0, le=_GREATEST)] = 0,
 ) -> dict[str, Any]:
-    """A page of the records that failed in a batch."""
+    """Return a page of the records that failed in a batch."""
     access.require_records(batches.original_of(ledger(READER), batch).pipeline)
     filters = {"step": step, "reason": reason, "status": status, "search": search, "after": after}
     return asdict(batches.failed(ledger(PAYLOAD_READER), batch, filters))
@@ -132,15 +132,15 @@ def get_replay(
     selection = Selection(
         reason, step, record, quarantined=quarantined, kept_back=kept_back, accepted=accepted
     )
-    # What is forgotten is not replayed, which the table of contents knows.
+    # As a role that knows which contents are forgotten: those are not replayed.
     return asdict(batches.replay(ledger(PAYLOAD_READER), batch, selection))
 
 
 @router.get("/api/record")
 def get_record(access: SignedIn, number: Number) -> dict[str, Any]:
-    """One record: what it holds, what became of it, what to do."""
+    """Return one record: its content, its attempts, and what to do."""
     access.require_records(batches.pipeline_of_record(ledger(READER), number))
-    # Storage and sources may be out of reach here: by what the ledger holds alone.
+    # From the ledger only, because storage and sources may be out of reach here.
     record = explained(ledger(PAYLOAD_READER), number)
     original = batches.original_of(ledger(READER), record.batch_id)
     return {**asdict(record), "may": ["replay"] if access.may_run(original.replay_dag) else []}
@@ -152,14 +152,14 @@ def get_tree(
     number: Number,
     attempt: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
 ) -> dict[str, Any]:
-    """The rows that came of a record, from the files of its batch."""
+    """Return the rows derived from a record, from the files of its batch."""
     access.require_records(batches.pipeline_of_record(ledger(READER), number))
     return asdict(trace(ledger(PAYLOAD_READER), number, attempt))
 
 
 @router.get("/static/{version}/{name:path}")
 def get_static(version: str, name: str) -> Response:
-    """A file of the pages; ``version`` is for the browser's cache alone."""
+    """Return a file of the pages. ``version`` serves only the browser's cache."""
     file = _files().get(name)
     if file is None:
         raise HTTPException(404, "the pages have no such file")
@@ -169,7 +169,7 @@ def get_static(version: str, name: str) -> Response:
 
 @cache
 def _files() -> dict[str, Traversable]:
-    """The files of the pages by name: no other is ever read."""
+    """Return the files of the pages by name; no other file is served."""
     folder = resources.files("ledger.airflow.pages") / "static"
     own = {file.name: file for file in folder.iterdir() if file.is_file()}
     vendor = {f"vendor/{file.name}": file for file in (folder / "vendor").iterdir()}
