@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 from ledger.auditing import ids as record_ids
 from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.operations import (
+    COLLECTING,
+    KEEPING,
     ROW_WISE,
     chooses_freely,
     is_consulting,
@@ -29,9 +31,14 @@ from ledger.lineage.carrier import Carried, Carrier
 from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
+_PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
+# Of operations whose rows may be others when they are computed again.
+_UNSTEADY = ("AGGREGATE", "CURRENT_LIKE", "LIMIT", "WINDOW")
 _AT, _RECORD = "__ackledger_at", "__ackledger_record"
 _GROUPS = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
+_PARTS = "spark.sql.shuffle.partitions"
 MAX_GROUPS = 1024
+MAX_PARTS, RECORDS_OF_PART = 200, 1_000_000
 # Errors of Spark on the values of rows. Of an Arrow result py4j does not translate them.
 EXECUTION_ERRORS = (PySparkException, Py4JError)
 
@@ -129,9 +136,39 @@ class Attribution:
 
     def arrived_ids(self) -> Ids:
         """Return the distinct ids in the rows of the output."""
-        if not self.sources_below(self.plan):
+        node, arrived = self._path()[-1], self.sources.arrived
+        if not self.sources_below(node):
             return NO_IDS
-        return column_of(self.arrived(self.plan, {}).distinct())
+        key = self.key(node)
+        if key not in arrived:
+            arrived[key] = column_of(self.arrived(node, {}).distinct())
+        return arrived[key]
+
+    def note_arrived(self, ids: Ids) -> None:
+        """Note the distinct ids in the rows of the output, which another output may have too."""
+        self.sources.arrived[self.key(self._path()[-1])] = ids
+
+    @property
+    def collects(self) -> bool:
+        """Whether rows of the output are groups of others, which have the same records whenever
+        they are computed: nothing is random, depends on the time, or on the order of equal rows.
+        Python of the user's runs as often as without an audit.
+        """
+        *above, node = self._path()
+        if not any(simple_name(each) in COLLECTING for each in above):
+            return False
+        patterns = getattr(self.catalyst.spark._jvm, _PATTERNS)
+        is_same = not self.plan.containsPattern(patterns.PYTHON_UDF()) and not any(
+            node.containsPattern(getattr(patterns, name)()) for name in _UNSTEADY
+        )
+        return is_same and not self.is_random(node) and bool(self.sources_below(node))
+
+    def _path(self) -> list[Node]:
+        """The nodes from the output down to the first one whose rows all go into those above."""
+        nodes = [self.plan]
+        while simple_name(nodes[-1]) in KEEPING:
+            nodes += self._followed(nodes[-1])
+        return nodes
 
     def arrived(self, node: Node, only: Mapping[int, DataFrame]) -> DataFrame:
         """Return the ids in each row of a node, as ``ID``. A source is below it."""
@@ -179,19 +216,19 @@ class Attribution:
             if side in sides:
                 lost = record_ids.difference(values, leaving)
                 if len(lost):
-                    is_repeatable = not self._is_random(node)
+                    is_repeatable = not self.is_random(node)
                     losses.append(Lost(node, self.place(node), side, lost, is_repeatable))
             else:
                 leaving = record_ids.union([leaving, values])
         return leaving
 
-    def _is_random(self, node: Node) -> bool:
-        """Whether other rows or values may come to a node each time it is computed."""
+    def is_random(self, node: Node) -> bool:
+        """Return whether other rows or values may come to a node each time it is computed."""
         identity = self.catalyst.identity(node)
         if identity not in self._random:
             below = [*self.catalyst.children(node), *self.catalyst.subqueries(node)]
             is_free = chooses_freely(node, self.catalyst)
-            self._random[identity] = is_free or any(map(self._is_random, below))
+            self._random[identity] = is_free or any(map(self.is_random, below))
         return self._random[identity]
 
     def nodes(self, node: Node) -> Iterator[Node]:
@@ -213,6 +250,10 @@ class Attribution:
             for at, node in enumerate(nodes)
             for source in sorted(set(missing) & set(self.sources_below(node)))
         }
+        for (at, source), key in keys.items():
+            arrived = self.sources.arrived.get(self.key(nodes[at]))
+            if arrived is not None and not self.is_random(nodes[at]):
+                presence[key] = missing[source], record_ids.intersection(missing[source], arrived)
         asked = [
             (at, source)
             for (at, source), key in keys.items()
@@ -320,14 +361,34 @@ def groups_in_memory(spark: SparkSession) -> Iterator[None]:
 
     The sort, which Spark begins with its 129th group, costs as much as the rest of the group.
     """
-    is_default = spark.conf.get(_GROUPS, None) is None
+    with _by_default(spark, _GROUPS, MAX_GROUPS):
+        yield
+
+
+@contextmanager
+def in_few_shuffles(sources: Sources) -> Iterator[None]:
+    """Have rows shuffled into as many parts as the records need, unless the job says how many.
+
+    Each of Spark's 200 is a file of each task, which takes longer than a million ids.
+    """
+    spark = sources.catalyst.spark
+    cores, records = spark.sparkContext.defaultParallelism, sum(s.records for s in sources.sources)
+    parts = min(max(cores, records // RECORDS_OF_PART), MAX_PARTS)
+    with _by_default(spark, _PARTS, parts), groups_in_memory(spark):
+        yield
+
+
+@contextmanager
+def _by_default(spark: SparkSession, name: str, value: int) -> Iterator[None]:
+    """Have an option in the block that the job has not set."""
+    is_default = spark.conf.get(name, None) is None
     if is_default:
-        spark.conf.set(_GROUPS, MAX_GROUPS)
+        spark.conf.set(name, value)
     try:
         yield
     finally:
         if is_default:
-            spark.conf.unset(_GROUPS)
+            spark.conf.unset(name)
 
 
 def _ids_of_each(frames: Sequence[DataFrame]) -> Iterator[Ids]:

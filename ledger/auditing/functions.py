@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ledger.auditing.attribution import Attribution
+from ledger.auditing.attribution import Attribution, in_few_shuffles
 from ledger.auditing.outputs import AuditOutput
 from ledger.auditing.report import AuditReport
 from ledger.auditing.results import judged
-from ledger.auditing.routes import on_main_routes, sources_in
+from ledger.auditing.routes import sources_in
 from ledger.auditing.sources import Sources
 from ledger.errors import CarryError, InputError
 from ledger.lineage.carrier import STREAMING, TOO_DEEP
@@ -92,8 +92,8 @@ def report_of(attribution: Attribution, title: str = "") -> AuditReport:
     _require_all(attribution)
     output = AuditOutput("the result", attribution.place(attribution.plan))
     output.follow(attribution)
-    output.arrived = on_main_routes(attribution.arrived_ids(), output.routes)
-    return judged(attribution.sources, [output], title=title)
+    with in_few_shuffles(attribution.sources):
+        return judged(attribution.sources, [output], title=title)
 
 
 def _require_all(attribution: Attribution) -> None:

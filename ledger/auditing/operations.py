@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from ledger.lineage.catalyst import Catalyst, Expression, Node
-from ledger.lineage.nodes import CONSULTING_JOINS, simple_name
+from ledger.lineage.nodes import CONSULTING_JOINS, asked_once, simple_name
 
 _JOINS = {
     "Inner": "inner join",
@@ -42,6 +42,13 @@ ROW_WISE = frozenset(
         "View",
     }
 )
+# Several rows may become one of these, which stands for all of their records.
+COLLECTING = frozenset({"Aggregate", "Deduplicate", "Distinct"})
+# Each row goes through, or into a row that stands for it as well.
+KEEPING = COLLECTING | {
+    *("CollectMetrics", "Expand", "Project", "RebalancePartitions", "Repartition"),
+    *("RepartitionByExpression", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"),
+}
 MAX_TEXT = 70  # characters of a condition
 # A text in quotes, with its quotes.
 _QUOTED = re.compile(r"('(?:[^'\\]|\\.)*')")
@@ -168,6 +175,11 @@ def references(expression: Expression, catalyst: Catalyst) -> set[int]:
 
 def simple_class(expression: Expression) -> str:
     """Return the name of an expression's class."""
+    return str(_class_of(expression))
+
+
+@asked_once
+def _class_of(expression: Expression) -> str:
     return str(expression.getClass().getSimpleName())
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 from pyspark.sql import Column, DataFrame
@@ -12,7 +13,7 @@ from ledger.auditing.attribution import Attribution
 from ledger.auditing.comma_joins import with_join_conditions
 from ledger.auditing.file_names import without_file_names
 from ledger.auditing.ids import NO_IDS, Ids
-from ledger.auditing.routes import Route, main_routes, sources_in
+from ledger.auditing.routes import Route, main_routes, on_main_routes, sources_in
 from ledger.lineage.anchors import AnchorPart, Anchors
 from ledger.lineage.carrier import Carried
 from ledger.lineage.catalyst import Catalyst, Node
@@ -45,7 +46,6 @@ class AuditOutput:
         why: the reason for that.
         sources: the numbers of all sources in its plan, also of consulted ones.
         routes: the main routes to its rows.
-        arrived: the records in its rows that came on a main route, sorted.
         reads: the outputs that its plan reads.
         replaced_at: the line of a later write that replaced it, or that dropped it; empty: none
             did.
@@ -58,10 +58,16 @@ class AuditOutput:
     why: str = ""
     sources: frozenset[int] = frozenset()
     routes: Sequence[Route] = ()
-    arrived: Ids = field(default_factory=lambda: NO_IDS)
     reads: list["AuditOutput"] = field(default_factory=list)
     replaced_at: str = ""
     dropped_by: str = ""
+
+    @cached_property
+    def arrived(self) -> Ids:
+        """The records in its rows that came on a main route, sorted."""
+        if self.attribution is None:
+            return NO_IDS
+        return on_main_routes(self.attribution.arrived_ids(), self.routes)
 
     @property
     def is_copy(self) -> bool:

@@ -16,12 +16,13 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from ledger.auditing import ids
+from ledger.auditing.file_copies import CopiedFiles, copied_files
 from ledger.auditing.ids import Ids
 from ledger.errors import CarryError, InputError
 from ledger.lineage.anchors import Anchors
 from ledger.lineage.carrier import Carried
 from ledger.lineage.catalyst import Catalyst, Node
-from ledger.lineage.nodes import simple_name
+from ledger.lineage.nodes import asked_once, simple_name
 
 ID = "__ackledger_id"
 MAX_SURPLUS = 4  # times as many records may be read as are wanted
@@ -61,7 +62,7 @@ class Leaf(Protocol):
 class AuditSource:
     """Rows whose records are followed. ``copy``: its records as Parquet, in columns c0, c1, ...
     and ``ID``; ``all_ids``: the ids of all records, sorted. Behind its own columns a copy may have
-    others.
+    others. ``files``: of which ``copy`` is made, if these were copied as they are.
     """
 
     number: int
@@ -69,6 +70,7 @@ class AuditSource:
     columns: tuple[str, ...]
     copy: DataFrame
     all_ids: Ids
+    files: CopiedFiles | None = None
     is_restrictable: bool = True
 
     @property
@@ -86,13 +88,18 @@ class AuditSource:
     def carried(
         self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
     ) -> Carried:
-        copied = catalyst.new_instance(catalyst.analyzed(only.get(self.number, self.copy)))
-        *columns, record_id = catalyst.output(copied)
+        plan = catalyst.analyzed(only.get(self.number, self.copy))
+        is_whole = self.files is not None and simple_name(plan) == "Project"
+        copied = catalyst.new_instance(plan.child() if is_whole else plan)
+        *columns, last = catalyst.output(copied)
+        record_id = catalyst.column(last)
+        if self.files is not None and is_whole:
+            record_id = self.files.id_in_copy(record_id)
         visible = [
             catalyst.renamed(column, attribute)
             for column, attribute in zip(columns, catalyst.output(node), strict=False)
         ]
-        at = catalyst.column(record_id) + F.lit(occurrence << ids.ROW_BITS)
+        at = record_id + F.lit(occurrence << ids.ROW_BITS)
         plan, (attribute,) = catalyst.projected(copied, visible, [at])
         return plan, Anchors.of_id(attribute)
 
@@ -104,11 +111,15 @@ class AuditSource:
 
 @dataclass
 class Sources:
-    """The sources of an audit. Their copies are files in ``folder``, which the executors see."""
+    """The sources of an audit. Their copies are files in ``folder``, which the executors see.
+
+    ``arrived``: the distinct ids in the rows of nodes, by ``Attribution.key``.
+    """
 
     catalyst: Catalyst
     folder: Path
     sources: list[AuditSource] = field(default_factory=list)
+    arrived: dict[tuple[int, ...], Ids] = field(default_factory=dict)
     _by_relation: dict[int, Leaf] = field(default_factory=dict)
     _parts: list[tuple[DataFrame, Ids, DataFrame]] = field(default_factory=list)
     _files: int = 0
@@ -137,9 +148,12 @@ class Sources:
         """Copy a frame as a source, and return its records as a frame over the copy."""
         _require_copyable(name, frame)
         source = self.copied(name, frame)
-        self.follow(self.catalyst.analyzed(source.copy), source)
+        rows = source.copy if source.files is None else source.files.read(frame)
+        self.follow(self.catalyst.analyzed(rows), source)
+        if source.files is not None:
+            return rows
         names = [F.col(f"c{at}").alias(column) for at, column in enumerate(source.columns)]
-        return source.copy.select(*names)
+        return rows.select(*names)
 
     def frame_of(self, values: Ids) -> DataFrame:
         """Return ids as a frame, in a column ``ID``."""
@@ -174,9 +188,13 @@ class Sources:
         number = len(self.sources)
         if number >= ids.MAX_SOURCES:
             raise CarryError(f"more than {ids.MAX_SOURCES} sources: audit a part of the job")
-        copy, all_ids = self._copy(number, name, frame)
+        files = copied_files(self.catalyst, frame, self._new_folder(number), ids.first_id(number))
+        if files is None:
+            copy, all_ids = self._copy(number, name, frame)
+        else:
+            copy, all_ids = self._rows_of(files, frame), files.all_ids
         columns = tuple(frame.columns)[: len(frame.columns) - others]
-        source = AuditSource(number, name, columns, copy, all_ids)
+        source = AuditSource(number, name, columns, copy, all_ids, files)
         self.sources.append(source)
         return source
 
@@ -189,7 +207,7 @@ class Sources:
         digest = F.xxhash64(ID, *columns)
         sums = [F.count(ID), F.bit_xor(digest), F.sum(digest.cast("decimal(38,0)"))]
         try:
-            copy, _ = self._copy(source.number, source.name, frame)
+            copy, _ = self._copy(source.number, source.name, frame, source.files)
             is_same = copy.agg(*sums).first() == source.copy.agg(*sums).first()
         except (InputError, PySparkException, Py4JError):  # gone, or of types without a hash
             return False
@@ -201,14 +219,29 @@ class Sources:
         self._files += 1
         return self.folder / f"source-{number}-{self._files}"
 
-    def _copy(self, number: int, name: str, frame: DataFrame) -> tuple[DataFrame, Ids]:
-        """Write the rows of a frame with ids. Returns them, and the ids, sorted."""
+    def _rows_of(self, files: CopiedFiles, frame: DataFrame) -> DataFrame:
+        """The rows of copied files, with ids."""
+        leaf = self.catalyst.analyzed(files.read(frame)).withMetadataColumns()
+        *columns, metadata = map(self.catalyst.column, self.catalyst.output(leaf))
+        own = [column.alias(f"c{at}") for at, column in enumerate(columns)]
+        return self.catalyst.frame(leaf).select(*own, files.id_in_copy(metadata).alias(ID))
+
+    def _copy(
+        self, number: int, name: str, frame: DataFrame, files: CopiedFiles | None = None
+    ) -> tuple[DataFrame, Ids]:
+        """Write the rows of a frame with ids. Returns them, and the ids, sorted.
+
+        ``files``: the files that gave the rows their ids, by the metadata in the frame's last
+        column but one.
+        """
         first = ids.first_id(number)
         target = self._new_folder(number)
         written = Observation(f"audit copy {uuid4()}")
-        numbered = frame.toDF(*(f"c{at}" for at in range(len(frame.columns)))).withColumn(
-            ID, F.monotonically_increasing_id() + F.lit(first)
-        )
+        renamed = frame.toDF(*(f"c{at}" for at in range(len(frame.columns))))
+        record_id = F.monotonically_increasing_id() + F.lit(first)
+        if files is not None:
+            record_id = files.id_in_file(renamed[renamed.columns[-2]])
+        numbered = renamed.withColumn(ID, record_id)
         try:
             watched = numbered.observe(written, F.count(F.lit(1)).alias("records"))
             watched.write.parquet(_local(target))
@@ -291,6 +324,7 @@ def column_of(frame: DataFrame) -> Ids:
     return np.asarray(frame.toArrow().column(0).to_numpy(), dtype=np.int64)
 
 
+@asked_once
 def relation_of(node: Node) -> Any:
     """Return the relation that a leaf reads, which its copies in a plan share; None: no table."""
     name = simple_name(node)

@@ -15,6 +15,7 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.errors import CarryError
+from ledger.lineage.nodes import asked_once
 
 Node = Any  # a LogicalPlan of the JVM
 Expression = Any  # an Expression of the JVM
@@ -29,6 +30,7 @@ class Catalyst:
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._jvm: Any = spark._jvm
+        self._fields: dict[str, tuple[str, ...]] = {}
         self._session: Any = spark._jsparkSession
         self._of_rows = getattr(self._jvm, "org.apache.spark.sql.classic.Dataset").ofRows
         self._column = getattr(self._jvm, "org.apache.spark.sql.classic.ExpressionUtils").column
@@ -42,20 +44,37 @@ class Catalyst:
 
     def children(self, node: Node) -> list[Node]:
         """Return the children of a node, without the plans of subqueries in its expressions."""
+        return [*self._children(node)]
+
+    @asked_once
+    def _children(self, node: Node) -> list[Node]:
         return self.items(node.children())
 
     def subqueries(self, node: Node) -> list[Node]:
         """Return the plans of the subqueries in a node's own expressions."""
+        return [*self._subqueries(node)]
+
+    @asked_once
+    def _subqueries(self, node: Node) -> list[Node]:
         return self.items(node.subqueries())
 
     def output(self, node: Node) -> list[Expression]:
         """Return the attributes of a node's rows."""
+        return [*self._output(node)]
+
+    @asked_once
+    def _output(self, node: Node) -> list[Expression]:
         return self.items(node.output())
 
     def fields(self, node: Node) -> tuple[str, ...]:
         """Return the names of a node's constructor fields."""
-        return tuple(node.productElementName(index) for index in range(node.productArity()))
+        name = str(node.getClass().getName())
+        if name not in self._fields:
+            arity = range(node.productArity())
+            self._fields[name] = tuple(node.productElementName(index) for index in arity)
+        return self._fields[name]
 
+    @asked_once
     def identity(self, node: Any) -> int:
         """Return a number of an object of the JVM that no other object ever has.
 

@@ -4,6 +4,10 @@ A node that is in none of these lists is refused, so a node of a newer Spark nev
 rule.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 # Nodes whose rows are a selection or a multiple of their only child's rows, and keep its columns.
 # Each with the fields that it may have: a field of a newer Spark could mean something else.
 PASSED: dict[str, frozenset[str]] = {
@@ -114,6 +118,25 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 def simple_name(node: object) -> str:
     """Return the name of a node's class; with its package if it is not Spark's own."""
-    java_class = node.getClass()  # type: ignore[attr-defined]
+    return str(_name_of(node))
+
+
+def asked_once(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Have the answer on a node or expression kept with the object: they never change."""
+    name = f"_ackledger_{answer.__name__}"
+
+    @wraps(answer)
+    def answered(*args: Any) -> Any:
+        answers = args[-1].__dict__
+        if name not in answers:
+            answers[name] = answer(*args)
+        return answers[name]
+
+    return answered
+
+
+@asked_once
+def _name_of(node: Any) -> str:
+    java_class = node.getClass()
     full = str(java_class.getName())
     return str(java_class.getSimpleName()) if full.startswith("org.apache.spark.sql.") else full

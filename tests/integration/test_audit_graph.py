@@ -11,7 +11,6 @@ from ledger.auditing.losses import ELSEWHERE, INTENDED, LOST
 from ledger.auditing.outputs import AuditOutput
 from ledger.auditing.remarks import SEVERAL_ROWS
 from ledger.auditing.results import judged
-from ledger.auditing.routes import on_main_routes
 from ledger.auditing.sources import Sources
 from ledger.lineage.catalyst import Catalyst
 from ledger.lineage.sites import Sites
@@ -87,7 +86,6 @@ def test_outputs_share_their_operations(spark, tmp_path):
         attribution = Attribution(catalyst, sources, sites.places(catalyst, plan, plan), plan)
         output = AuditOutput(name, "job.py:3")
         output.follow(attribution)
-        output.arrived = on_main_routes(attribution.arrived_ids(), output.routes)
         outputs.append(output)
     report = judged(sources, outputs, final=("paid", "all"), title="job.py")
     data = report.as_dict()

@@ -9,8 +9,7 @@ from threading import RLock
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
 
-from ledger.auditing.attribution import Attribution, groups_in_memory
-from ledger.auditing.ids import NO_IDS
+from ledger.auditing.attribution import EXECUTION_ERRORS, Attribution, condition_of, in_few_shuffles
 from ledger.auditing.losses import OutputResult
 from ledger.auditing.outputs import HIDDEN, OutputLeaf, ids_on_main_routes
 from ledger.auditing.report import AuditReport
@@ -29,7 +28,7 @@ from ledger.auditing.scripts.written import (
     WrittenOutput,
     full_path,
 )
-from ledger.auditing.sources import AuditSource, Leaf, Sources, ids_in, relation_of
+from ledger.auditing.sources import AuditSource, Leaf, Sources, relation_of
 from ledger.errors import CarryError, InputError
 from ledger.lineage.carrier import STREAMING, TOO_DEEP
 from ledger.lineage.catalyst import Catalyst, Node
@@ -77,15 +76,8 @@ class JobAudit:
             copy = self.written.next_copy()
             place = user_line() or UNKNOWN
             output = WrittenOutput(destination.name, place, destination=destination, copy=copy)
-            carried = self._followed(frame, output)
-            rows = frame if carried is None else carried
-            hidden = [] if carried is None else [HIDDEN]
-            numbered = [f"c{at}" for at in range(len(destination.columns))]
-            with groups_in_memory(frame.sparkSession):
-                rows.toDF(*numbered, *hidden).write.parquet(f"file://{copy}")
+            output.write_copy(frame, self._followed(frame, output))
             self.written.outputs.append(output)
-            if carried is not None:
-                output.arrived = ids_in(copy, HIDDEN)
             if destination.kind == "table":
                 self.tables.show(frame.sparkSession, destination)
             self.on_output(output)
@@ -123,9 +115,20 @@ class JobAudit:
             return AuditReport([], [], None, self.others, notes=notes)
         self.written.note_replaced()
         outputs = self.written.outputs
-        report = judged(self._sources, outputs, final, on_output, doubts=self._doubts())
+        with in_few_shuffles(self._sources):
+            for output in outputs:
+                self._require_arrived(output)
+            report = judged(self._sources, outputs, final, on_output, doubts=self._doubts())
         listed = [*report.outputs, *self.others]
         return replace(report, outputs=listed, notes=[*notes, *report.notes])
+
+    def _require_arrived(self, output: WrittenOutput) -> None:
+        """Have an output that cannot be computed again, because an input is gone, not followed."""
+        try:
+            assert output.arrived is not None
+        except EXECUTION_ERRORS as error:
+            output.attribution, output.routes = None, ()
+            output.why = f"its records cannot be computed: {condition_of(error)}"
 
     def _unused(self) -> Iterator[str]:
         """Say which files and tables were read, and are in the plan of no output."""
@@ -160,7 +163,7 @@ class JobAudit:
             output.why = str(error)
         except RecursionError:
             output.why = TOO_DEEP
-        output.attribution, output.routes, output.arrived = None, (), NO_IDS
+        output.attribution, output.routes = None, ()
         return None
 
     def _carried(

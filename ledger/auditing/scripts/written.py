@@ -9,8 +9,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from ledger.auditing.attribution import groups_in_memory
 from ledger.auditing.outputs import HIDDEN, AuditOutput, text_of_ids
 from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.sources import ids_in
 
 NATIVE = ("csv", "json", "orc", "parquet", "text", "xml")
 _WITH_TEXT = ("csv", "json", "xml")  # in which a list of ids is a text
@@ -58,6 +60,31 @@ class WrittenOutput(AuditOutput):
     copy: Path = field(kw_only=True)
     files: Path | None = None
     has_driver_rows: bool = False
+    _carried: DataFrame | None = None  # its rows with ids, which the copy has without them
+
+    def write_copy(self, rows: DataFrame, carried: DataFrame | None) -> None:
+        """Write the copy. ``carried``: the rows with ids; None: they are not followed.
+
+        Ids of groups take long to collect, so these are written once the script reads the rows. A
+        view of a table reads them at once.
+        """
+        to, attribution = self.destination, self.attribution
+        if carried is None:
+            self._write(rows, [])
+        elif to.kind != "table" and attribution is not None and attribution.collects:
+            self._write(rows, [])
+            self._carried = carried
+        else:
+            self._write(carried, [HIDDEN])
+
+    def _write(self, rows: DataFrame, hidden: list[str]) -> None:
+        numbered = [f"c{at}" for at in range(len(self.destination.columns))]
+        with groups_in_memory(rows.sparkSession):
+            rows.toDF(*numbered, *hidden).write.parquet(f"file://{self.copy}")
+        if hidden and self.attribution is not None:
+            self.arrived = ids_in(self.copy, HIDDEN)
+            if not any(route.occurrence for route in self.routes):  # the ids are as they came
+                self.attribution.note_arrived(self.arrived)
 
     def is_at(self, path: Path) -> bool:
         """Return whether a path is in the folder where the script wanted to write it."""
@@ -77,6 +104,10 @@ class WrittenOutput(AuditOutput):
 
     def rows(self, spark: Any) -> DataFrame:
         """Return the copy under the names of the columns, with ``HIDDEN`` behind them."""
+        if self._carried is not None:
+            self.copy = self.copy.with_name(f"{self.copy.name}-with-ids")
+            self._write(self._carried, [HIDDEN])
+            self._carried = None
         copied: DataFrame = spark.read.parquet(f"file://{self.copy}")
         hidden = [HIDDEN] if HIDDEN in copied.columns else []
         return copied.toDF(*self.destination.columns, *hidden)

@@ -1,0 +1,106 @@
+"""What an audit copies: files of Parquet as they are, and ids of groups only if they are read."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledger.auditing.outputs import HIDDEN
+from ledger.auditing.scripts.written import WrittenOutput
+from tests.support.audited_scripts import numbers, reasons
+
+
+def test_files_of_parquet_are_copied_as_they_are(audited, tmp_path):
+    """Each record is told from those of other files, whatever their names are: of files without
+    rows, with several row groups, and of one that is read twice.
+    """
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for name, rows in {"a b%.parquet": 3, "b.parquet": 0, "c.parquet": 4}.items():
+        texts = pa.array([f"{name[0]}{at}" for at in range(rows)], pa.string())
+        table = pa.table({"c1": texts, "`n`": pa.array(range(rows), pa.int64())})
+        pq.write_table(table, folder / name, row_group_size=2)
+    report = audited(
+        f"""
+        rows = spark.read.parquet({str(folder)!r}, {str(folder / "c.parquet")!r})
+        rows = rows.withColumnRenamed("`n`", "n")
+        twin = rows.select("c1", F.col("n").alias("m"))
+        rows.where("n < 2 OR c1 LIKE 'a%'").join(twin, "c1").where("m < 2").write.parquet("out")
+        """
+    )
+    (source,) = [result.source for result in report.results]
+    assert source.files is not None
+    for at, name in enumerate(source.files.names):
+        original = Path(unquote(urlparse(name).path))
+        copy = source.files.folder / f"{at}.parquet"
+        assert copy.read_bytes() == original.read_bytes()
+    assert numbers(report, source.name)[:2] == (11, 6)
+    assert reasons(report) == {
+        "condition false: (n < CAST(2 AS BIGINT)) OR c1 LIKE 'a%'": 4,
+        "condition false: m < CAST(2 AS BIGINT)": 1,
+    }
+    lost = report.as_dict(3)["losses"]
+    assert [[each["c1"] for each in loss["examples"]] for loss in lost] == [
+        ["c2", "c3", "c2"],
+        ["a2"],
+    ]
+
+
+def test_other_parquet_is_copied_by_spark(audited, tmp_path):
+    """Partitions, a column that Spark's metadata is called like, a file that is none, and options
+    that choose files are read by Spark itself.
+    """
+    for name, column in {"year=1/a": "id", "metadata/a": "_metadata", "options/a": "id"}.items():
+        file = tmp_path / "in" / f"{name}.parquet"
+        file.parent.mkdir(parents=True)
+        pq.write_table(pa.table({column: [1, 2, 3]}), file)
+    report = audited(
+        f"""
+        IN = {str(tmp_path / "in")!r}
+        parts = spark.read.option("basePath", IN).parquet(IN + "/year=1")
+        parts.where("id > year").write.parquet("parts")
+        spark.read.parquet(IN + "/metadata").where("_metadata > 1").write.parquet("metadata")
+        some = spark.read.option("pathGlobFilter", "*.parquet").parquet(IN + "/options")
+        some.where("id > 1").write.parquet("some")
+        """
+    )
+    assert report.failure == ""
+    assert [result.source.files for result in report.results] == [None] * 3
+    assert [(result.source.records, result.arrived) for result in report.results] == [(3, 2)] * 3
+
+
+def test_ids_of_groups_are_written_once_they_are_read(audited, monkeypatch):
+    """Before that their records are those of the rows in the groups; where these could be others
+    when they are computed again, the ids are written at once.
+    """
+    writes = []
+    write = WrittenOutput._write
+
+    def watched(output, rows, hidden):
+        writes.append((output.name, hidden))
+        write(output, rows, hidden)
+
+    monkeypatch.setattr(WrittenOutput, "_write", watched)
+    report = audited(
+        """
+        paid = orders.where("state = 'paid'")
+        paid.groupBy("shop").count().write.parquet("read")
+        paid.select("shop").distinct().orderBy("shop").write.csv("unread")
+        spark.read.parquet("read").where("count > 2").write.parquet("out")
+        now = orders.where("shop = 's1' AND current_timestamp() > '2000-01-01'")
+        now.groupBy("shop").count().write.parquet("timely")
+        orders.orderBy("cents").limit(2).groupBy("shop").count().write.parquet("limited")
+        """
+    )
+    assert report.failure == ""
+    assert writes == [
+        ("read", []),
+        ("unread", []),
+        ("read", [HIDDEN]),
+        ("out", [HIDDEN]),
+        ("timely", [HIDDEN]),
+        ("limited", [HIDDEN]),
+    ]
+    assert numbers(report)[:2] == (12, 12)
+    assert reasons(report, has_arrived=True)["condition false: count > CAST(2 AS BIGINT)"] == 2
