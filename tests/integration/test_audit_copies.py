@@ -75,13 +75,13 @@ def test_ids_of_groups_are_written_once_they_are_read(audited, monkeypatch):
     when they are computed again, the ids are written at once.
     """
     writes = []
-    write = WrittenOutput._write
+    write = WrittenOutput.write_rows
 
     def watched(output, rows, hidden):
         writes.append((output.name, hidden))
         write(output, rows, hidden)
 
-    monkeypatch.setattr(WrittenOutput, "_write", watched)
+    monkeypatch.setattr(WrittenOutput, "write_rows", watched)
     report = audited(
         """
         paid = orders.where("state = 'paid'")

@@ -70,14 +70,15 @@ class WrittenOutput(AuditOutput):
         """
         to, attribution = self.destination, self.attribution
         if carried is None:
-            self._write(rows, [])
+            self.write_rows(rows, [])
         elif to.kind != "table" and attribution is not None and attribution.collects:
-            self._write(rows, [])
+            self.write_rows(rows, [])
             self._carried = carried
         else:
-            self._write(carried, [HIDDEN])
+            self.write_rows(carried, [HIDDEN])
 
-    def _write(self, rows: DataFrame, hidden: list[str]) -> None:
+    def write_rows(self, rows: DataFrame, hidden: list[str]) -> None:
+        """Write rows in columns c0, c1, ..., and hidden ones, and note the records in these."""
         numbered = [f"c{at}" for at in range(len(self.destination.columns))]
         with groups_in_memory(rows.sparkSession):
             rows.toDF(*numbered, *hidden).write.parquet(f"file://{self.copy}")
@@ -106,7 +107,7 @@ class WrittenOutput(AuditOutput):
         """Return the copy under the names of the columns, with ``HIDDEN`` behind them."""
         if self._carried is not None:
             self.copy = self.copy.with_name(f"{self.copy.name}-with-ids")
-            self._write(self._carried, [HIDDEN])
+            self.write_rows(self._carried, [HIDDEN])
             self._carried = None
         copied: DataFrame = spark.read.parquet(f"file://{self.copy}")
         hidden = [HIDDEN] if HIDDEN in copied.columns else []
