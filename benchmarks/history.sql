@@ -15,9 +15,9 @@ CREATE FUNCTION pg_temp.pick(n bigint, choices bigint) RETURNS bigint LANGUAGE s
 $$;
 
 INSERT INTO pipeline
-  (name, message_timeout_seconds, max_replays, auto_replay, max_batch_age_seconds, allow_failed,
-   replay_backoff_seconds, replay_backoff_cap_seconds, created_at)
-SELECT d.name, 3600, 1, d.auto_replay, 604800, 0, 0, 86400, g.until - interval '400 days'
+  (name, message_timeout, max_replays, auto_replay, max_batch_age, allow_failed, replay_backoff,
+   replay_backoff_cap, created_at)
+SELECT d.name, '1h', 1, d.auto_replay, '7d', 0, '0', '1d', g.until - interval '400 days'
 FROM declared d, given g ORDER BY d.number;
 
 CREATE TEMP TABLE batch_plan ON COMMIT DROP AS

@@ -55,7 +55,6 @@ NEWEST = {
     "sink_publication": "batch_id",
     "state_progress": "batch_id",
     "failed_root_detail": "root_id",
-    "failed_root_payload": "root_id",
     "quarantine": "message_id",
     "kept_back_record": "message_id",
     "hold_preview": "batch_id",

@@ -120,7 +120,7 @@ def _files(run: OpenedRun) -> list[DataFile]:
 _COUNTS = """
 SELECT sum(pg_stat_get_dead_tuples(oid)) / greatest(sum(pg_stat_get_live_tuples(oid)), 1)
 FROM pg_class
-WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+WHERE relkind = 'r' AND relnamespace = 'ackledger'::regnamespace
 """
 # Those that were left open end now, and are waited for.
 _OTHERS = """

@@ -1,7 +1,7 @@
 """Open a batch, or find it again: its row and its claims, in one transaction."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -140,9 +140,14 @@ def open_replay(
 
 
 def _policy(pipeline: Pipeline) -> dict[str, Any]:
-    policy = {name: getattr(pipeline, name) for name in pipelines.POLICY}
-    names = {"name": pipeline.name, "target": target_of(pipeline)}
-    return {**policy, **names, "redact": list(pipeline.redact)}
+    seconds = {name: getattr(pipeline, f"{name}_seconds") for name in pipelines.DURATIONS}
+    return {
+        **{name: getattr(pipeline, name) for name in pipelines.POLICY if name not in seconds},
+        **{name: timedelta(seconds=x) if x is not None else None for name, x in seconds.items()},
+        "name": pipeline.name,
+        "target": target_of(pipeline),
+        "redact": list(pipeline.redact),
+    }
 
 
 def _values(

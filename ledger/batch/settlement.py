@@ -4,7 +4,7 @@ lock.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from sqlalchemy import Connection
@@ -167,8 +167,8 @@ def _settle(
         return _settled_before(connection, batch)
     instant = now or batches.database_now(connection)
     limits = Limits(
-        timedelta(seconds=batch.message_timeout_seconds),
-        batch.opened_at + timedelta(seconds=batch.max_batch_age_seconds),
+        batch.message_timeout,
+        batch.opened_at + batch.max_batch_age,
     )
     verdict = decide(step_facts(connection, batch), instant, limits)
     if verdict.action is Decision.WAIT:
@@ -289,7 +289,7 @@ def _fail_roots(
     _check_refined(connection, batch)
     failed = refinement.rows
     failures = record_failures(connection, batch)
-    if batch.replay_backoff_seconds > 0:
+    if batch.replay_backoff:
         replays.delay_replays(connection, batch, instant)
     if batch.merges:
         queries.keep_units_back(connection, batch.original_id, batch.max_replays + UNIT_GRACE)

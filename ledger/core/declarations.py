@@ -11,6 +11,7 @@ from ledger.errors import DeclarationError, StageError
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SHORTEST_KEEP_SECONDS = 86400.0  # so long after a run has ended its driver may still write
+_LONGEST = timedelta(days=36500)  # so long from now on there still are dates
 
 # A function that returns the fault of a declaration, or a false value, and its message, which may
 # contain {it}, the declaration, and {culprit}, the fault.
@@ -28,16 +29,21 @@ def check(it: object, faults: Iterable[Fault]) -> None:
 def seconds(duration: str | float | timedelta) -> float:
     """Return the seconds of ``90``, ``"90s"``, ``"1.5m"``, ``"1h"``, ``"2d"`` or a timedelta.
 
-    Raises DeclarationError for any other text.
+    Raises DeclarationError for any other text, and for more than a century.
     """
     if isinstance(duration, timedelta):
-        return duration.total_seconds()
-    if isinstance(duration, int | float):
-        return float(duration)
-    match = _DURATION.fullmatch(duration.strip())
-    if match is None:
-        raise DeclarationError(f"duration {duration!r}: expected for example 30s, 90m, 1h or 2d")
-    return float(match[1]) * _SECONDS[match[2]]
+        length = duration.total_seconds()
+    elif isinstance(duration, int | float):
+        length = float(duration)
+    else:
+        match = _DURATION.fullmatch(duration.strip())
+        length = float(match[1]) * _SECONDS[match[2]] if match else float("nan")
+    if not length <= _LONGEST.total_seconds():  # nor of another text, which has none
+        raise DeclarationError(
+            f"duration {duration!r}: expected for example 30s, 90m, 1h or 2d, at most"
+            f" {_LONGEST.days}d"
+        )
+    return length
 
 
 def keep_seconds(whose: str, keep: str | float | timedelta) -> float:

@@ -18,7 +18,7 @@ from ledger.databases.driver_errors import Report, Result, Trouble, persist, tra
 from ledger.databases.timeouts import LOCK_TIMEOUT
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
 from ledger.settings import Settings
-from ledger.store.revisions import head, is_known
+from ledger.store.revisions import SCHEMA, head, is_known
 
 OWNER = "ledger_owner"
 WRITER = "ledger_writer"
@@ -29,6 +29,7 @@ QUERY_TIMEOUT = "5min"  # of a query that a user writes
 OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
 # Of each transaction, and of no session: behind a pooler the next transaction is another's.
 _SETTINGS = {
+    "search_path": SCHEMA,
     "TimeZone": "UTC",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
@@ -161,7 +162,7 @@ class Database:
         """
         with translated(self), self.plain.connect() as connection:
             require_server(connection)
-            there = text("SELECT to_regclass('alembic_version') IS NOT NULL")
+            there = text(f"SELECT to_regclass('{SCHEMA}.alembic_version') IS NOT NULL")
             if not connection.execute(there).scalar_one():
                 return None
             return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

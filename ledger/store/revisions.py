@@ -5,6 +5,8 @@ from pathlib import Path
 
 from ledger.errors import ConfigurationError
 
+SCHEMA = "ackledger"  # of all tables, views and functions
+
 
 def folder() -> Path:
     """Return the folder of the migrations, which is in this package in a wheel, and beside

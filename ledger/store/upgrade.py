@@ -15,7 +15,7 @@ from ledger.databases.driver_errors import translated
 from ledger.errors import ConfigurationError, InputError, UnavailableError
 from ledger.settings import Settings
 from ledger.store.connection import Database, require_server
-from ledger.store.revisions import folder, head, is_known
+from ledger.store.revisions import SCHEMA, folder, head, is_known
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -26,9 +26,9 @@ _GUARD = """
 SELECT pg_advisory_xact_lock({lock});
 
 DO $$ BEGIN
-  IF (SELECT version_num FROM alembic_version) IS DISTINCT FROM '{start}' THEN
+  IF (SELECT version_num FROM {schema}.alembic_version) IS DISTINCT FROM '{start}' THEN
     RAISE EXCEPTION 'expected a ledger at revision {start}, found %',
-      (SELECT version_num FROM alembic_version);
+      (SELECT version_num FROM {schema}.alembic_version);
   END IF;
 END $$;
 """
@@ -127,7 +127,7 @@ def upgrade_sql(start: str | None = None) -> str:
     if start is None:
         return script.getvalue()
     begin, rest = script.getvalue().split("BEGIN;\n", 1)
-    return f"{begin}BEGIN;\n{_GUARD.format(lock=_MIGRATION_LOCK, start=start)}{rest}"
+    return f"{begin}BEGIN;\n{_GUARD.format(lock=_MIGRATION_LOCK, start=start, schema=SCHEMA)}{rest}"
 
 
 def downgrade(database: Database, revision: str) -> None:

@@ -1,7 +1,7 @@
 -- What roles may do beyond their grants, as functions of the owner, and what history refuses.
 
 CREATE FUNCTION reserve_roots(count bigint, span bigint) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
 DECLARE first bigint;
 BEGIN
   IF count IS NULL OR count <= 0 THEN
@@ -19,7 +19,7 @@ COMMENT ON FUNCTION reserve_roots(bigint, bigint) IS
   'only goes up.';
 
 CREATE FUNCTION remove_deltas(batch bigint) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
   DELETE FROM ledger_delta d
   WHERE d.batch_id = batch
     AND EXISTS (SELECT FROM batch b WHERE b.batch_id = batch AND b.status NOT IN ('open', 'held'))
@@ -28,7 +28,7 @@ COMMENT ON FUNCTION remove_deltas(bigint) IS
   'Removes the deltas of a decided batch: no settlement needs them any more. Of no other batch.';
 
 CREATE FUNCTION forget_fails(batch bigint) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
   DELETE FROM root_fail f USING batch b
   WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
     AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
@@ -46,7 +46,7 @@ COMMENT ON FUNCTION forget_fails(bigint) IS
   'that a sink has left out.';
 
 CREATE FUNCTION release_files(batch bigint) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
   DELETE FROM claimed_file f USING batch b
   WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status = 'abandoned'
 $$;
@@ -54,7 +54,7 @@ COMMENT ON FUNCTION release_files(bigint) IS
   'Removes the claims of files of an abandoned batch. Of no other batch.';
 
 CREATE FUNCTION remove_filters(batch bigint) RETURNS bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+LANGUAGE sql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
   WITH gone AS (
     DELETE FROM dedup_filter f USING step_run r, batch b
     WHERE r.step_run_id = f.step_run_id AND b.batch_id = r.batch_id
@@ -67,7 +67,7 @@ COMMENT ON FUNCTION remove_filters(bigint) IS
   'Removes the Bloom filters of a batch whose files have expired; how many. Of no other batch.';
 
 CREATE FUNCTION forget_records(messages bigint[]) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
 DECLARE
   decided_ids bigint[] := ARRAY(
     SELECT m.message_id FROM failed_message m
@@ -119,7 +119,7 @@ COMMENT ON FUNCTION forget_records(bigint[]) IS
   'replayed.';
 
 CREATE FUNCTION end_hold() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
 BEGIN
   DELETE FROM hold_failure WHERE batch_id = NEW.batch_id;
   RETURN NULL;
@@ -135,7 +135,7 @@ END $$;
 COMMENT ON FUNCTION refuse_rewriting() IS 'Refuses an update by the writer of what is decided.';
 
 CREATE FUNCTION refuse_another_source() RETURNS trigger
-LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = ackledger, pg_temp AS $$
 BEGIN
   IF EXISTS (SELECT FROM batch b WHERE b.batch_id = OLD.batch_id
              AND b.status IN ('settled', 'superseded')) THEN
@@ -148,7 +148,7 @@ COMMENT ON FUNCTION refuse_another_source() IS
   'Refuses an update by the writer of what a decided batch claimed and emitted.';
 
 CREATE FUNCTION refuse_another_step() RETURNS trigger
-LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = ackledger, pg_temp AS $$
 BEGIN
   IF EXISTS (SELECT FROM batch b WHERE b.pipeline_id = NEW.pipeline_id
              AND b.steps_version = NEW.version) THEN
@@ -177,20 +177,23 @@ COMMENT ON FUNCTION failure_reason(failure_cause, text, text) IS
 CREATE FUNCTION root_state(root bigint)
 RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text, source text,
                status text, step text, reason text)
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE SET search_path = ackledger, pg_temp AS $$
   SELECT root, coalesce(m.message_id, rr.message_id, root), b.batch_id, p.name, s.source,
          CASE WHEN b.status NOT IN ('settled', 'superseded') THEN 'pending'
               WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
               ELSE m.status::text END,
          f.step, failure_reason(f.cause, f.step, f.reason)
-  FROM batch_source s
+  FROM (
+    SELECT * FROM batch_source WHERE first_root <= root AND roots > 0
+    ORDER BY first_root DESC LIMIT 1  -- ranges do not overlap
+  ) s
   JOIN batch b ON b.batch_id = s.batch_id
   JOIN pipeline p ON p.pipeline_id = b.pipeline_id
   LEFT JOIN failed_root f ON f.root_id = root
   LEFT JOIN failed_message m
     ON m.message_id = coalesce(f.message_id, CASE WHEN b.kind = 'original' THEN root END)
   LEFT JOIN replay_root rr ON rr.root_id = root AND rr.step_run_id = s.emit_run_id
-  WHERE s.emit_run_id IS NOT NULL AND s.first_root <= root AND root < s.first_root + s.roots
+  WHERE root < s.first_root + s.roots
 $$;
 COMMENT ON FUNCTION root_state(bigint) IS
   'State of one root by its id, without generating all others; no row if it was never emitted.';

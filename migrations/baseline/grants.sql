@@ -22,9 +22,9 @@ GRANT INSERT ON
   sink_replacement, dedup_filter, checkpoint
   TO ledger_writer;
 GRANT UPDATE (
-  message_timeout_seconds, max_batch_age_seconds, max_replays, hold_above, allow_failed,
-  replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target,
-  redact, keep_seconds
+  message_timeout, max_batch_age, max_replays, hold_above, allow_failed,
+  replay_limit, replay_backoff, replay_backoff_cap, auto_replay, target,
+  redact, keep
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
   status, held_for, held_reason, opened_at, settled_at, roots, failed_roots, released, first_attempt,
@@ -69,18 +69,23 @@ GRANT SELECT ON
   sink_replacement, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,
-  pending_follow_up, pending_rebuild, sink_publication, state_progress, failed_root_detail,
-  quarantine, kept_back_record, hold_preview, accepted_record
+  pending_follow_up, pending_rebuild, sink_publication, state_progress, quarantine,
+  kept_back_record, hold_preview, accepted_record
   TO ledger_reader;
-GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;
+GRANT SELECT (batch_id, step_run_id, root_id, reason, shared, number) ON root_fail TO ledger_reader;
 GRANT SELECT (
   root_id, message_id, batch_id, attempt, step, cause, reason, producers, emitted_edges, acked_edges,
   wrong_at, residue, own_failure, failed_at, shared, missed_by
 ) ON failed_root TO ledger_reader;
+GRANT SELECT (
+  root_id, message_id, batch_id, pipeline, kind, interval_start, interval_end, source, step, cause,
+  reason, producers, emitted_edges, acked_edges, wrong_at, attempt, attempts, status, own_failure,
+  residue, original_batch_id, failed_at
+) ON failed_root_detail TO ledger_reader;
 GRANT SELECT (root_id, message_id, batch_id, number) ON hold_sample TO ledger_reader;
 GRANT SELECT (step_run_id, key, capacity, error_rate, entries) ON dedup_filter TO ledger_reader;
 
 -- Raw text of records, and filters of their keys, are for a role of its own.
 GRANT SELECT ON
-  root_fail, failed_root, failed_payload, hold_sample, dedup_filter, failed_root_payload
+  root_fail, failed_root, failed_payload, hold_sample, dedup_filter, failed_root_detail
   TO ledger_payload_reader;

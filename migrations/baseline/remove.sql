@@ -4,7 +4,7 @@ DROP VIEW
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,
   pending_follow_up, pending_rebuild, sink_publication, state_progress, failed_root_detail,
-  failed_root_payload, quarantine, kept_back_record, hold_preview, accepted_record;
+  quarantine, kept_back_record, hold_preview, accepted_record;
 DROP TABLE
   pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
   batch_source, claimed_file, root_counter, last_sweep, ledger_delta, root_fail,
@@ -20,4 +20,5 @@ DROP FUNCTION
   refuse_rewriting(), refuse_another_source(),
   refuse_another_step(), end_hold();
 DROP SEQUENCE attempt_number;
-DROP TYPE batch_state, batch_kind, run_state, message_status, failure_cause, hold_cause;
+DROP TYPE batch_state, batch_kind, run_state, message_status, failure_cause, hold_cause,
+  guarantee, settle_policy;

@@ -19,6 +19,12 @@ BEGIN
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
       NULL;  -- another database of this server was migrated at the same time
     END;
+    BEGIN  -- for a session that logs in as the role; the library sets it in each transaction
+      EXECUTE format('ALTER ROLE %I IN DATABASE %I SET search_path = ackledger, public',
+                     role_name, current_database());
+    EXCEPTION WHEN insufficient_privilege THEN
+      NULL;  -- who migrates may not change a role that another user made
+    END;
     -- Since PostgreSQL 16 who creates a role may grant it, and is no more than that.
     IF role_name <> 'ledger_sql'
        AND (NOT pg_has_role(current_user, role_name, 'MEMBER')
@@ -28,6 +34,5 @@ BEGIN
     END IF;
   END LOOP;
 END $$;
-REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-GRANT USAGE, CREATE ON SCHEMA public TO ledger_owner;
-GRANT USAGE ON SCHEMA public TO ledger_writer, ledger_reader;
+GRANT USAGE, CREATE ON SCHEMA ackledger TO ledger_owner;
+GRANT USAGE ON SCHEMA ackledger TO ledger_writer, ledger_reader;

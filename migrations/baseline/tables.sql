@@ -8,6 +8,8 @@ CREATE TYPE message_status AS ENUM (
 CREATE TYPE failure_cause AS ENUM (
   'unparsed', 'rejected', 'refused', 'repeated', 'unacked', 'lost', 'doubled', 'swapped', 'late',
   'unit');
+CREATE TYPE guarantee AS ENUM ('exactly_once', 'at_least_once');
+CREATE TYPE settle_policy AS ENUM ('publish_acked', 'hold');
 CREATE TYPE hold_cause AS ENUM ('check', 'failures', 'restart');
 CREATE SEQUENCE attempt_number;
 COMMENT ON SEQUENCE attempt_number IS 'Numbers of attempts.';
@@ -18,16 +20,16 @@ COMMENT ON SEQUENCE attempt_number IS 'Numbers of attempts.';
 CREATE TABLE pipeline (
   pipeline_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name text NOT NULL UNIQUE,
-  message_timeout_seconds double precision NOT NULL,
+  message_timeout interval NOT NULL,
   max_replays integer NOT NULL,
   auto_replay boolean NOT NULL,
-  max_batch_age_seconds double precision NOT NULL,
+  max_batch_age interval NOT NULL,
   hold_above double precision,
   allow_failed double precision NOT NULL DEFAULT 0,
   replay_limit integer,
-  replay_backoff_seconds double precision NOT NULL,
-  replay_backoff_cap_seconds double precision NOT NULL,
-  keep_seconds double precision,
+  replay_backoff interval NOT NULL,
+  replay_backoff_cap interval NOT NULL,
+  keep interval,
   target text,
   redact text[] NOT NULL DEFAULT '{}',
   created_at timestamptz NOT NULL DEFAULT now()
@@ -36,12 +38,12 @@ COMMENT ON TABLE pipeline IS
   'One row per declared pipeline, with the policy that its last batch was opened with.';
 COMMENT ON COLUMN pipeline.pipeline_id IS 'Number of the pipeline.';
 COMMENT ON COLUMN pipeline.name IS 'Name given in its declaration.';
-COMMENT ON COLUMN pipeline.message_timeout_seconds IS
+COMMENT ON COLUMN pipeline.message_timeout IS
   'A batch expires this long after a run failed or its lease lapsed.';
 COMMENT ON COLUMN pipeline.max_replays IS
   'Own failed replays after which a message is quarantined.';
 COMMENT ON COLUMN pipeline.auto_replay IS 'Whether the sweeper asks for replays by itself.';
-COMMENT ON COLUMN pipeline.max_batch_age_seconds IS
+COMMENT ON COLUMN pipeline.max_batch_age IS
   'A batch expires at this age, whatever happens.';
 COMMENT ON COLUMN pipeline.hold_above IS
   'Share of own failures above which a batch is put on hold; null: never.';
@@ -49,10 +51,10 @@ COMMENT ON COLUMN pipeline.allow_failed IS
   'Share of records, failed and quarantined, up to which a run succeeds all the same.';
 COMMENT ON COLUMN pipeline.replay_limit IS
   'Messages that one replay batch takes at most; null: all.';
-COMMENT ON COLUMN pipeline.replay_backoff_seconds IS
+COMMENT ON COLUMN pipeline.replay_backoff IS
   'Wait before a message''s first replay; each failed replay doubles it.';
-COMMENT ON COLUMN pipeline.replay_backoff_cap_seconds IS 'Longest wait before a replay.';
-COMMENT ON COLUMN pipeline.keep_seconds IS
+COMMENT ON COLUMN pipeline.replay_backoff_cap IS 'Longest wait before a replay.';
+COMMENT ON COLUMN pipeline.keep IS
   'How long files are kept once nothing needs them any more; null: permanently.';
 COMMENT ON COLUMN pipeline.target IS
   'MODULE:PIPELINE where it is declared, for commands; null: no global.';
@@ -84,8 +86,8 @@ CREATE TABLE batch (
   released boolean NOT NULL DEFAULT false,
   first_attempt bigint NOT NULL DEFAULT 0,
   replaces_batch_id bigint REFERENCES batch,
-  guarantee text NOT NULL,
-  settle text NOT NULL,
+  guarantee guarantee NOT NULL,
+  settle settle_policy NOT NULL,
   rebuild_requested_at timestamptz,
   followed_at timestamptz,
   files_expired_at timestamptz,
@@ -467,9 +469,10 @@ CREATE TABLE root_fail (
   root_id bigint NOT NULL,
   reason text,
   detail text,
-  shared boolean NOT NULL DEFAULT false
+  shared boolean NOT NULL DEFAULT false,
+  number bigint GENERATED ALWAYS AS IDENTITY,
+  PRIMARY KEY (batch_id, number)
 );
-CREATE INDEX root_fail_batch_id_idx ON root_fail (batch_id);
 COMMENT ON TABLE root_fail IS
   'Explicit fails of open batches; settlement moves them to failed_root. Of a batch that ran at '
   'least once those of its sinks stay: they name the rows that a sink has left out.';
@@ -481,16 +484,16 @@ COMMENT ON COLUMN root_fail.reason IS
 COMMENT ON COLUMN root_fail.detail IS 'Raw text of a record that did not parse.';
 COMMENT ON COLUMN root_fail.shared IS
   'Whether the row that failed comes from several records: a failure of their unit.';
+COMMENT ON COLUMN root_fail.number IS 'Tells fails of one root apart.';
 
 CREATE TABLE replay_root (
   batch_id bigint NOT NULL,
   step_run_id bigint NOT NULL,
-  root_id bigint NOT NULL,
+  root_id bigint PRIMARY KEY,
   message_id bigint NOT NULL
 );
 CREATE INDEX replay_root_batch_id_idx ON replay_root (batch_id);
 CREATE INDEX replay_root_message_id_idx ON replay_root (message_id);
-CREATE INDEX replay_root_root_id_idx ON replay_root (root_id);
 COMMENT ON TABLE replay_root IS
   'Which message each root of a replay is an attempt of. In an original the root is the message.';
 COMMENT ON COLUMN replay_root.batch_id IS 'Replay batch.';

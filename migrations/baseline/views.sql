@@ -533,7 +533,7 @@ SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interv
        b.interval_end, m.source, f.step, f.cause,
        failure_reason(f.cause, f.step, f.reason) AS reason, f.producers, f.emitted_edges,
        f.acked_edges, f.wrong_at, f.attempt, m.attempts, m.status, f.own_failure, f.residue,
-       m.original_batch_id, f.failed_at
+       m.original_batch_id, f.failed_at, f.detail
 FROM failed_root f
 JOIN failed_message m USING (message_id)
 JOIN batch b ON b.batch_id = f.batch_id
@@ -571,6 +571,8 @@ COMMENT ON COLUMN failed_root_detail.own_failure IS
 COMMENT ON COLUMN failed_root_detail.residue IS 'Its ack value at settlement.';
 COMMENT ON COLUMN failed_root_detail.original_batch_id IS 'Batch of the record''s first attempt.';
 COMMENT ON COLUMN failed_root_detail.failed_at IS 'When it was settled.';
+COMMENT ON COLUMN failed_root_detail.detail IS
+  'Raw text of what did not parse. For ledger_payload_reader only, so a reader lists the columns.';
 
 CREATE VIEW quarantine AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, b.interval_start,
@@ -634,27 +636,6 @@ COMMENT ON COLUMN hold_preview.step IS 'Where they would fail.';
 COMMENT ON COLUMN hold_preview.reason IS 'Why.';
 COMMENT ON COLUMN hold_preview.records IS 'How many records.';
 COMMENT ON COLUMN hold_preview.example_record IS 'Number of one of them.';
-
-CREATE VIEW failed_root_payload AS
-SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, m.source, f.step,
-       failure_reason(f.cause, f.step, f.reason) AS reason, f.detail, m.status
-FROM failed_root f
-JOIN failed_message m USING (message_id)
-JOIN batch b ON b.batch_id = f.batch_id
-JOIN pipeline p USING (pipeline_id);
-COMMENT ON VIEW failed_root_payload IS
-  'What is known of each failed attempt beyond its reason, raw text of the record included. For '
-  'ledger_payload_reader only.';
-COMMENT ON COLUMN failed_root_payload.root_id IS 'Root of the attempt.';
-COMMENT ON COLUMN failed_root_payload.message_id IS 'The record across its attempts.';
-COMMENT ON COLUMN failed_root_payload.batch_id IS 'Batch that the attempt failed in.';
-COMMENT ON COLUMN failed_root_payload.pipeline IS 'Pipeline by name.';
-COMMENT ON COLUMN failed_root_payload.source IS 'Source that it came from.';
-COMMENT ON COLUMN failed_root_payload.step IS 'Where it broke.';
-COMMENT ON COLUMN failed_root_payload.reason IS 'Why.';
-COMMENT ON COLUMN failed_root_payload.detail IS 'Raw text of what did not parse.';
-COMMENT ON COLUMN failed_root_payload.status IS
-  'What became of the record: failed, replaying, recovered, quarantined or superseded.';
 
 CREATE VIEW accepted_record AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step,

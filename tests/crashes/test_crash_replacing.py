@@ -109,7 +109,7 @@ def test_at_least_once_a_sink_that_died_and_was_not_run_again(a_lab, children, s
     lab = a_lab
     lab.go_to(BEFORE[sink])
     _kill(lab, children, "published", form=form, of=sink, variant=lab.base)
-    aged = "SELECT now() + make_interval(secs => max_batch_age_seconds) AS later FROM pipeline"
+    aged = "SELECT now() + max_batch_age AS later FROM pipeline"
     (settled,) = lab.ledger.sweep(now=lab.ledger.row(aged).later).settlements
     gone = orders.UNREADABLE | orders.HOMELESS | orders.BROKEN
     assert settled.failed == (len(gone) if sink == orders.SINKS[-1] else orders.COUNT)

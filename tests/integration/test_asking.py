@@ -102,7 +102,7 @@ REFUSED = [
     "SELECT remove_filters(1)",
     "SELECT detail FROM failed_root",
     "SELECT f FROM failed_root f",
-    "SELECT * FROM failed_root_payload",
+    "SELECT detail FROM failed_root_detail",
     "SELECT detail FROM root_fail",
     "SELECT filter FROM dedup_filter",
     "SELECT dblink('dbname=ackledger user=postgres', 'DELETE FROM batch')",
@@ -160,7 +160,7 @@ def content(database):
     )
     others = (
         "SELECT relname FROM pg_class WHERE relname !~ '^pg_toast'",
-        "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'ackledger'::regnamespace",
         "SELECT oid FROM pg_largeobject_metadata",
         "SELECT rolname, rolsuper FROM pg_roles",
         "SELECT roleid, member FROM pg_auth_members",

@@ -82,15 +82,15 @@ def test_the_owner_owns_the_schema(ledger):
     others = ledger.rows(
         """
         SELECT relname, relowner::regrole FROM pg_class
-        WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'S')
+        WHERE relnamespace = 'ackledger'::regnamespace AND relkind IN ('r', 'p', 'v', 'S')
           AND relowner <> 'ledger_owner'::regrole
         UNION ALL
         SELECT typname, typowner::regrole FROM pg_type
-        WHERE typnamespace = 'public'::regnamespace AND typtype = 'e'
+        WHERE typnamespace = 'ackledger'::regnamespace AND typtype = 'e'
           AND typowner <> 'ledger_owner'::regrole
         UNION ALL
         SELECT proname, proowner::regrole FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace AND proowner <> 'ledger_owner'::regrole
+        WHERE pronamespace = 'ackledger'::regnamespace AND proowner <> 'ledger_owner'::regrole
         """,
     )
     assert [row.relname for row in others] == ["alembic_version"]
@@ -193,6 +193,8 @@ def test_enums_are_those_of_the_code(ledger):
         "batch_state": states.BatchStatus,
         "batch_kind": states.BatchKind,
         "run_state": states.RunState,
+        "guarantee": states.Guarantee,
+        "settle_policy": states.SettlePolicy,
     }
     for name, members in expected.items():
         labels = ledger.row(f"SELECT enum_range(NULL::{name})::text[] AS members").members
@@ -204,14 +206,14 @@ def test_everything_is_commented(ledger):
     undocumented = ledger.rows(
         """
         SELECT c.relname, a.attname FROM pg_class c
-        JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'public'
+        JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'ackledger'
         LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
         WHERE c.relkind IN ('r', 'p', 'v') AND c.relname <> 'alembic_version'
           AND NOT c.relispartition
           AND (obj_description(c.oid) IS NULL OR col_description(c.oid, a.attnum) IS NULL)
         UNION ALL
         SELECT p.proname, NULL FROM pg_proc p
-        JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'public'
+        JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'ackledger'
         WHERE obj_description(p.oid, 'pg_proc') IS NULL
         """,
     )
@@ -227,6 +229,38 @@ VIEWS = (
     "quarantine",
     "replay_history",
 )
+
+
+def test_nothing_else_is_made(scratch):
+    """All is in a schema of its own, beside whatever else the database holds."""
+    with scratch.plain.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE public.batch (mine int)")
+    upgrade(scratch)
+    with scratch.plain.connect() as connection:
+        others = connection.exec_driver_sql(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+        )
+        assert others.scalars().all() == ["batch"]
+        assert connection.exec_driver_sql("SELECT count(*) FROM batch").scalar_one() == 0
+        paths = connection.exec_driver_sql(
+            "SELECT count(*) FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase"
+            " WHERE datname = 'scratch' AND 'search_path=ackledger, public' = ANY (setconfig)"
+        )
+        assert paths.scalar_one() == 5
+
+
+def test_a_session_need_not_set_a_search_path(ledger):
+    """Every view and function for readers finds what it reads by itself."""
+    batch, _ = ledger.whole_batch(pipeline(), lose_sink=[0])
+    ledger.settle(batch.batch_id)
+    views = [
+        row.viewname for row in ledger.rows("SELECT * FROM pg_views WHERE schemaname = 'ackledger'")
+    ]
+    assert len(views) > len(VIEWS)
+    with ledger.database.payload_reader.connect() as connection:
+        connection.exec_driver_sql("SET LOCAL search_path = ''")
+        for view in (*views, "root_state(1)"):
+            connection.exec_driver_sql(f"SELECT * FROM ackledger.{view}").all()
 
 
 def test_reader_reads_and_changes_nothing(ledger):

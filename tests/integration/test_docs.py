@@ -28,7 +28,7 @@ def views(ledger):
     rows = ledger.rows(
         "SELECT c.relname, obj_description(c.oid) AS comment, a.attname, col_description(c.oid,"
         " a.attnum) AS meaning FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND"
-        " a.attnum > 0 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'public' AND"
+        " a.attnum > 0 WHERE c.relnamespace = 'ackledger'::regnamespace AND"
         " (c.relkind = 'v' OR c.relname = 'failed_payload')",
     )
     return {

@@ -66,7 +66,7 @@ def test_the_last_batch_opened_sets_keep(archive):
     archive.settled(expiring())
     archive.open(pipeline(), "again", day=1)
     assert archive.collect().total.files == 0
-    assert archive.row("SELECT keep_seconds FROM pipeline").keep_seconds is None
+    assert archive.row("SELECT keep FROM pipeline").keep is None
 
 
 def test_dead_attempts_go_a_day_after_their_batch_rested(archive):

@@ -27,20 +27,20 @@ RAW = {
     "dedup_filter": {"filter"},
     "failed_payload": None,
     "hold_sample": {"key", "content", "parsed", "source_file", "source_row"},
-    "failed_root_payload": None,
+    "failed_root_detail": {"detail"},
     "redaction_key": None,
 }
 _RELATIONS = """
     SELECT c.relname, c.relkind::text FROM pg_class c
-    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v') ORDER BY 1
+    WHERE c.relnamespace = 'ackledger'::regnamespace AND c.relkind IN ('r', 'p', 'v') ORDER BY 1
 """
 _DEFINERS = """
     SELECT p.oid::regprocedure::text, array_to_string(p.proconfig, ' ')
-    FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace AND p.prosecdef
+    FROM pg_proc p WHERE p.pronamespace = 'ackledger'::regnamespace AND p.prosecdef
 """
 _SEQUENCES = """
     SELECT c.relname FROM pg_class c
-    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'S'
+    WHERE c.relnamespace = 'ackledger'::regnamespace AND c.relkind = 'S'
 """
 
 
@@ -51,7 +51,8 @@ def login(database, role: str) -> Iterator[Engine]:
     with database.plain.begin() as connection:
         connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN IN ROLE {role}")
     try:
-        yield create_engine(database.url.set(username=name), poolclass=NullPool)
+        url, path = database.url.set(username=name), {"options": "-c search_path=ackledger"}
+        yield create_engine(url, poolclass=NullPool, connect_args=path)
     finally:
         with database.plain.begin() as connection:
             connection.exec_driver_sql(f"DROP ROLE {name}")
@@ -93,7 +94,7 @@ def expected(role: str, name: str, all_columns: list[str]) -> dict[str, set[str]
     """The columns that a role may read and update of a relation, and ``*`` for whole acts."""
     everything = set(all_columns)
     if role == WRITER:
-        needed = {*read(), "alembic_version"} - {"failed_root_payload"}  # which a reader reads
+        needed = {*read(), "alembic_version"} - {"failed_root_detail"}  # which a reader reads
         reads = everything if name in needed else set()
         whole = {"INSERT"} if name in inserted() else set()
         return {"SELECT": reads, "UPDATE": updated().get(name, set()), "whole": whole}
@@ -162,16 +163,16 @@ def test_no_grant_can_be_handed_on(database, role):
         f"has_any_column_privilege('{role}', c.oid, '{kind}')" for kind in (*kinds, "REFERENCES")
     )
     statement = f"""
-        SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace
+        SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'ackledger'::regnamespace
         AND c.relkind IN ('r', 'p', 'v') AND true IN ({asked_of})
     """
     assert asked(database, statement) == []
 
 
 ACTS = (
-    "CREATE TABLE public.mine (a int)",
-    "CREATE VIEW public.mine AS SELECT 1",
-    "CREATE FUNCTION public.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "CREATE TABLE ackledger.mine (a int)",
+    "CREATE VIEW ackledger.mine AS SELECT 1",
+    "CREATE FUNCTION ackledger.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
     "CREATE SCHEMA mine",
     "CREATE ROLE mine",
     "CREATE DATABASE mine",
@@ -180,7 +181,7 @@ ACTS = (
     "ALTER SYSTEM SET work_mem = '1GB'",
     "ALTER DEFAULT PRIVILEGES FOR ROLE ledger_owner GRANT ALL ON TABLES TO PUBLIC",
     "ALTER TYPE batch_state ADD VALUE 'mine'",
-    "ALTER SCHEMA public RENAME TO mine",
+    "ALTER SCHEMA ackledger RENAME TO mine",
     "GRANT ledger_owner TO current_user",
     "SET ROLE ledger_owner",
     "SET SESSION AUTHORIZATION postgres",
@@ -217,7 +218,7 @@ def test_functions_of_the_owner(database):
     result = asked(database, _DEFINERS)
     assert len(result) >= 6
     for function, options in result:
-        assert options.startswith("search_path=public, pg_temp"), function
+        assert options.startswith("search_path=ackledger, pg_temp"), function
         for role in (*ROLES, "public"):
             statement = f"SELECT has_function_privilege('{role}', '{function}', 'EXECUTE')"
             assert asked(database, statement) == [(role == WRITER,)], (function, role)

@@ -32,16 +32,16 @@ from tests.support.statements import source, updated
 # Columns that the writer may update. It may update no other, delete from one table, truncate none.
 UPDATED = {
     "pipeline": {
-        "message_timeout_seconds",
-        "max_batch_age_seconds",
+        "message_timeout",
+        "max_batch_age",
         "max_replays",
         "hold_above",
         "allow_failed",
         "replay_limit",
-        "replay_backoff_seconds",
-        "replay_backoff_cap_seconds",
+        "replay_backoff",
+        "replay_backoff_cap",
         "auto_replay",
-        "keep_seconds",
+        "keep",
         "target",
         "redact",
     },
@@ -191,7 +191,8 @@ def test_history_in_full(ledger):
 def member(database):
     """A login that has the writer's role, and has not taken it on."""
     address = database.url.set(username="ledger_test_job")
-    engine = create_engine(address, poolclass=NullPool)
+    path = {"options": "-c search_path=ackledger"}
+    engine = create_engine(address, poolclass=NullPool, connect_args=path)
     with database.plain.begin() as connection:
         connection.exec_driver_sql("CREATE ROLE ledger_test_job LOGIN IN ROLE ledger_writer")
     yield engine
@@ -414,10 +415,9 @@ PAYLOAD = (
     "SELECT detail FROM failed_root",
     "SELECT detail FROM root_fail",
     "SELECT filter FROM dedup_filter",
-    "SELECT * FROM failed_root_payload",
+    "SELECT detail FROM failed_root_detail",
 )
 REASONS = (
-    "failed_root_detail",
     "quarantine",
     "kept_back_record",
     "hold_preview",

@@ -39,8 +39,8 @@ def stored_in_order(ledger, batch_id, order):
             connection.exec_driver_sql(f"TRUNCATE {table}")
             for step in order:
                 connection.exec_driver_sql(
-                    f"INSERT INTO {table} SELECT kept.* FROM kept JOIN step_run USING (step_run_id)"
-                    f" WHERE step = '{step}'"
+                    f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT kept.* FROM kept"
+                    f" JOIN step_run USING (step_run_id) WHERE step = '{step}'"
                 )
             connection.exec_driver_sql("DROP TABLE kept")
 

@@ -38,6 +38,22 @@ def test_all_acked(ledger):
     assert ledger.row("SELECT status FROM root_state(:r)", r=roots[0]).status == "acked"
 
 
+def test_the_state_of_a_root_by_its_number(ledger):
+    """It is looked up in the range that begins last before it; an empty range hides none."""
+    first, roots = ledger.whole_batch(pipeline(), 3, run_id="first", lose_sink=[2])
+    ledger.settle(first.batch_id)
+    empty = ledger.open(pipeline(), "empty", 1)
+    ledger.commit(ledger.start(empty.batch_id, "source"), emitted=RootRange(roots.start, 0))
+    second, others = ledger.whole_batch(pipeline(), 2, run_id="second", day=2)
+    state = "SELECT batch_id, status FROM root_state(:r)"
+    expected = {roots[0]: "acked", roots[2]: "failed", others[1]: "pending"}
+    for root, status in expected.items():
+        batch = second if root in others else first
+        assert ledger.row(state, r=root) == (batch.batch_id, status)
+    for root in (0, roots.stop, others.stop):
+        assert ledger.rows(state, r=root) == []
+
+
 def test_a_reason_of_its_own_says_more_than_repeated(ledger):
     """Of a stage's reasons the first by name counts, but that a record was repeated only where
     there is no other, wherever the tasks found them; so it does at an earlier stage.

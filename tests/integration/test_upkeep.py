@@ -86,7 +86,7 @@ def test_a_table_that_cannot_be_vacuumed_stays_pending(ledger, with_dead_rows, c
         swept = ledger.sweep()
         assert swept.errors == {}
         assert ledger.transact(health.last_sweep).swept_at is not None
-        assert "table step_run_drop is left for the next sweep to vacuum" in caplog.text
+        assert "table ackledger.step_run_drop is left for the next sweep to vacuum" in caplog.text
         assert vacuumed(ledger) == ("step_run_input",)
     ledger.sweep()
     assert vacuumed(ledger) == DEAD
@@ -102,9 +102,9 @@ def test_a_table_is_vacuumed_once_in_a_while(ledger, with_dead_rows):
         ledger.sweep()
         assert vacuumed(ledger) == DEAD
         left = ledger.transact(upkeep.tables_with_dead_rows, 600)
-        assert set(left).isdisjoint(DEAD)
+        assert set(left).isdisjoint(f"ackledger.{name}" for name in DEAD)
         tried = ledger.transact(upkeep.tables_with_dead_rows, 0)
-        assert "step_run_drop" in tried
+        assert "ackledger.step_run_drop" in tried
 
 
 def test_a_policy_is_written_only_where_it_changed(ledger):

@@ -6,7 +6,7 @@ from ledger.store.connection import Database
 
 _NAMES = """
     SELECT relname FROM pg_class
-    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v') ORDER BY relname
+    WHERE relnamespace = 'ackledger'::regnamespace AND relkind IN ('r', 'p', 'v') ORDER BY relname
 """
 
 

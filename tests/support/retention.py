@@ -141,7 +141,7 @@ class Archive(Ledger):
         """Every row of every table as text."""
         tables = self.rows(
             "SELECT tablename FROM pg_tables"
-            " WHERE schemaname = 'public' AND tablename <> 'pipeline'"
+            " WHERE schemaname = 'ackledger' AND tablename <> 'pipeline'"
         )
         with self.database.plain.connect() as connection:
             texts = [

@@ -10,7 +10,7 @@ from ledger.store.revisions import folder
 TABLES = sorted(
     re.findall(r"^CREATE TABLE (\w+)", (folder() / "baseline" / "tables.sql").read_text(), re.M)
 )
-_OURS = "SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+_OURS = "SELECT oid FROM pg_class WHERE relnamespace = 'ackledger'::regnamespace"
 _OBJECTS = f"""
     SELECT format('%s %s', relkind, relname), relacl::text,
            CASE relkind WHEN 'v' THEN pg_get_viewdef(oid) WHEN 'i' THEN pg_get_indexdef(oid) END
@@ -23,7 +23,7 @@ _OBJECTS = f"""
     WHERE attnum > 0 AND attrelid IN ({_OURS})
     UNION ALL
     SELECT oid::regprocedure::text, proacl::text, prosrc FROM pg_proc
-    WHERE pronamespace = 'public'::regnamespace
+    WHERE pronamespace = 'ackledger'::regnamespace
     UNION ALL
     SELECT format('%s %s', conrelid::regclass, conname), NULL, pg_get_constraintdef(oid)
     FROM pg_constraint WHERE conrelid IN ({_OURS})
@@ -34,7 +34,7 @@ _OBJECTS = f"""
     SELECT format('%s %s', typtype, typname), typacl::text, (
       SELECT string_agg(enumlabel, ' ' ORDER BY enumsortorder) FROM pg_enum
       WHERE enumtypid = pg_type.oid)
-    FROM pg_type WHERE typnamespace = 'public'::regnamespace
+    FROM pg_type WHERE typnamespace = 'ackledger'::regnamespace
 """
 
 
@@ -49,7 +49,7 @@ def columns(database: Database, table: str) -> list[str]:
     """The columns of a table, in order."""
     statement = text("""
         SELECT column_name FROM information_schema.columns
-        WHERE table_schema = 'public' AND table_name = :table ORDER BY ordinal_position
+        WHERE table_schema = 'ackledger' AND table_name = :table ORDER BY ordinal_position
     """)
     with database.plain.connect() as connection:
         return list(connection.execute(statement, {"table": table}).scalars())

@@ -287,6 +287,10 @@ def bad_name(pipeline):
             "duration 'soon': expected for example 30s",
         ),
         (
+            lambda pipeline: Pipeline("x", max_batch_age=float("inf")),
+            "duration inf: expected for example 30s, 90m, 1h or 2d, at most 36500d",
+        ),
+        (
             lambda pipeline: FileSource("in", schema="n INT", format="xls"),
             "format 'xls' of 'in': expected one of csv",
         ),

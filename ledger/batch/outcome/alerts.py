@@ -159,4 +159,4 @@ def _facts(batch: Batch, counts: RootCounts, because: str) -> Facts:
 
 
 def _deadline(batch: Batch) -> datetime:
-    return batch.opened_at + timedelta(seconds=batch.max_batch_age_seconds)
+    return batch.opened_at + batch.max_batch_age

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -53,13 +53,13 @@ class Batch:
     topology: tuple[DeclaredStep, ...]
     held_for: HoldCause | None
     held_reason: str | None
-    message_timeout_seconds: float
-    max_batch_age_seconds: float
+    message_timeout: timedelta
+    max_batch_age: timedelta
     max_replays: int
     hold_above: float | None
     replay_limit: int | None
-    replay_backoff_seconds: float
-    replay_backoff_cap_seconds: float
+    replay_backoff: timedelta
+    replay_backoff_cap: timedelta
     tracking: bool
     released: bool
     replaces_batch_id: int | None
@@ -112,8 +112,8 @@ SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, p.created_at AS pipeline_s
         WHERE s.batch_id = b.batch_id) AS topology,
        b.tracking, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
        b.failed_roots, b.files_expired_at, b.first_attempt, p.allow_failed, p.target,
-       p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.hold_above,
-       p.replay_limit, p.replay_backoff_seconds, p.replay_backoff_cap_seconds
+       p.message_timeout, p.max_batch_age, p.max_replays, p.hold_above, p.replay_limit,
+       p.replay_backoff, p.replay_backoff_cap
 FROM batch b JOIN pipeline p USING (pipeline_id)
 """
 

@@ -66,7 +66,7 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> list[Holding]
     that are not removed, or whose rows a sink shows.
     """
     statement = text(f"""
-        SELECT b.batch_id, p.name AS pipeline, p.keep_seconds,
+        SELECT b.batch_id, p.name AS pipeline, extract(epoch FROM p.keep)::float AS keep_seconds,
                coalesce(sum(w.files), 0)::bigint AS files,
                coalesce(sum(w.bytes), 0)::bigint AS bytes,
                {_PUBLISHED} AS published
@@ -79,7 +79,7 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> list[Holding]
         WHERE b.family_id IN (
           SELECT original_batch_id FROM failed_message
           WHERE message_id = ANY (cast(:ids AS bigint[])))
-        GROUP BY b.batch_id, p.name, p.keep_seconds ORDER BY b.batch_id
+        GROUP BY b.batch_id, p.name, p.keep ORDER BY b.batch_id
     """)
     rows = all_of(Holding, connection.execute(statement, {"ids": list(message_ids)}))
     return [row for row in rows if row.files or row.published]
@@ -88,7 +88,8 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> list[Holding]
 def run_folders(connection: Connection, pipeline: str | None) -> list[RunFolder]:
     """Return the folders of runs whose files are not removed."""
     statement = text(f"""
-        SELECT r.step_run_id, r.batch_id, p.name AS pipeline, p.keep_seconds, r.folder,
+        SELECT r.step_run_id, r.batch_id, p.name AS pipeline,
+               extract(epoch FROM p.keep)::float AS keep_seconds, r.folder,
                {_PUBLISHED} AS published
         FROM step_run r JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE r.folder IS NOT NULL AND r.files_removed_at IS NULL

@@ -42,7 +42,8 @@ def of_pipelines(connection: Connection, overdue: Sequence[int]) -> list[Measure
                  count(*) FILTER (WHERE b.status = 'held') AS held,
                  sum(s.roots) AS records,
                  max(a.seconds) AS oldest,
-                 max(a.seconds / p.max_batch_age_seconds) FILTER (WHERE b.status = 'open') AS ratio
+                 max(a.seconds / extract(epoch FROM p.max_batch_age)::float)
+                   FILTER (WHERE b.status = 'open') AS ratio
           FROM batch b
           JOIN pipeline p USING (pipeline_id)
           LEFT JOIN LATERAL (

@@ -130,7 +130,7 @@ class ListedRecord:
 
 _BATCHES = """
     SELECT s.*, p.allow_failed,
-           s.opened_at + make_interval(secs => p.max_batch_age_seconds) AS deadline,
+           s.opened_at + p.max_batch_age AS deadline,
            EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = s.batch_id) AS unpublished,
            b.failed_roots AS failed_at_settlement,
            (SELECT n.batch_id FROM batch n

@@ -5,18 +5,15 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+DURATIONS = ("message_timeout", "max_batch_age", "replay_backoff", "replay_backoff_cap", "keep")
 POLICY = (
-    "message_timeout_seconds",
-    "max_batch_age_seconds",
+    *DURATIONS,
     "max_replays",
     "hold_above",
     "allow_failed",
     "replay_limit",
-    "replay_backoff_seconds",
-    "replay_backoff_cap_seconds",
     "auto_replay",
     "redact",
-    "keep_seconds",
 )
 _COLUMNS = ", ".join((*POLICY, "target"))
 _VALUES = ", ".join(f":{name}" for name in (*POLICY, "target"))
@@ -36,7 +33,7 @@ RETURNING pipeline_id, (  -- as it was before
 def save(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert the pipeline, or update its policy if that has changed, and return its number. Locks
     its row in any case, so that opens wait for each other. ``policy``: name, target, and all of
-    ``POLICY``.
+    ``POLICY``, of which ``DURATIONS`` are timedeltas.
     """
     before = lock(connection, policy["name"])
     changed = connection.execute(text(_SAVE), dict(policy)).first()

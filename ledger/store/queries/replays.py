@@ -182,8 +182,8 @@ def delay_replays(connection: Connection, batch: Batch, instant: datetime) -> No
         {
             "original": batch.original_id,
             "instant": instant,
-            "base": batch.replay_backoff_seconds,
-            "cap": batch.replay_backoff_cap_seconds,
+            "base": batch.replay_backoff.total_seconds(),
+            "cap": batch.replay_backoff_cap.total_seconds(),
         },
     )
 

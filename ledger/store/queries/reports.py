@@ -204,7 +204,7 @@ def failed_records(connection: Connection, batch_id: int) -> list[Failure]:
     statement = text("""
         SELECT f.message_id, f.source, f.step, f.reason, f.detail, f.status, p.key,
                CASE WHEN p.parsed THEN p.content::jsonb ELSE to_jsonb(p.content) END AS content
-        FROM failed_root_payload f LEFT JOIN failed_payload p USING (message_id)
+        FROM failed_root_detail f LEFT JOIN failed_payload p USING (message_id)
         WHERE f.batch_id = :id ORDER BY f.message_id
     """)
     return all_of(Failure, connection.execute(statement, {"id": batch_id}))

@@ -15,12 +15,12 @@ from ledger.store.queries.rows import all_of, one_of
 
 # Whether retention looks at a pipeline p at all, and before which time a family is old enough.
 _SCOPE = """
-  coalesce(cast(:keep AS float8), p.keep_seconds) IS NOT NULL
+  coalesce(make_interval(secs => :keep), p.keep) IS NOT NULL
   AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
 """
 _BEFORE = """
   cast(:now AS timestamptz)
-  - make_interval(secs => coalesce(cast(:keep AS float8), p.keep_seconds))
+  - coalesce(make_interval(secs => :keep), p.keep)
 """
 
 # Something happened to the family of an original f since: its time is not over.

@@ -35,9 +35,9 @@ def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[
     still see their dead rows.
     """
     statement = text("""
-        SELECT format('%I', relname) FROM pg_class
+        SELECT format('%I.%I', current_schema(), relname) FROM pg_class
         WHERE relkind = 'r' AND relowner = to_regrole('ledger_owner')
-          AND relnamespace = 'public'::regnamespace
+          AND relnamespace = current_schema()::regnamespace
           AND pg_stat_get_dead_tuples(oid) * :live > pg_stat_get_live_tuples(oid)
           AND coalesce(
             pg_stat_get_last_vacuum_time(oid) < clock_timestamp() - make_interval(secs => :after),
