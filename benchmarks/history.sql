@@ -199,7 +199,7 @@ WHERE m.role = 'replay' ORDER BY m.n, i;
 
 INSERT INTO failed_message
   (message_id, original_batch_id, source, status, root_id, attempts, failed_replays,
-   replay_batch_id, updated_at, not_before, before_claim)
+   replay_batch_id, updated_at, not_before)
 SELECT m.first_root + 20 * i, m.batch_id, 'orders',
        (CASE WHEN m.role = 'open' THEN 'failed' WHEN m.role = 'superseded' THEN 'superseded'
              WHEN m.role = 'replayed' AND i % 5 <> 4 THEN 'recovered'
@@ -211,14 +211,14 @@ SELECT m.first_root + 20 * i, m.batch_id, 'orders',
        CASE WHEN m.role = 'replayed' AND i % 5 <> 4 THEN r.batch_id END,
        coalesce(r.settled_at, m.settled_at),
        -- Where the sweeper asks for replays, these wait for a person.
-       CASE WHEN m.role = 'open' AND m.auto_replay THEN 'infinity'::timestamptz END,
-       CASE WHEN m.role = 'replayed'
-            THEN '{"status": "failed", "not_before": null, "failed_replays": 0,
-                   "unit_failures": 0}'::jsonb END
+       CASE WHEN m.role = 'open' AND m.auto_replay THEN 'infinity'::timestamptz END
 FROM batch_plan m CROSS JOIN given g
 LEFT JOIN batch_plan r ON m.role = 'replayed' AND r.n = m.n + g.pipelines
 CROSS JOIN LATERAL generate_series(0, m.messages - 1) AS i
 ORDER BY m.n, i;
+
+INSERT INTO message_claim (batch_id, message_id, status, failed_replays, unit_failures)
+SELECT batch_id, message_id, 'failed', 0, 0 FROM replay_root;
 
 CREATE TEMP TABLE cause (
   place int, number int, step text, cause failure_cause, reason text, emitted bigint, acked bigint

@@ -5,7 +5,7 @@
 GRANT SELECT ON
   pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
   step_run_drop, batch_source, claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
-  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
+  failed_message, message_claim, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
   batch_status, step_progress, replay_history, open_failure, pending_publication,
@@ -16,7 +16,7 @@ GRANT SELECT ON
 GRANT INSERT ON
   pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
   batch_source, claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
-  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
+  failed_message, message_claim, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication,
   sink_replacement, dedup_filter, checkpoint
@@ -41,8 +41,9 @@ GRANT UPDATE (
 ) ON batch_source TO ledger_writer;
 GRANT UPDATE (
   status, root_id, attempts, failed_replays, unit_failures, replay_batch_id, not_before,
-  before_claim, updated_at
+  updated_at
 ) ON failed_message TO ledger_writer;
+GRANT UPDATE (status, not_before, failed_replays, unit_failures) ON message_claim TO ledger_writer;
 GRANT UPDATE (root_id, content, parsed, key) ON failed_payload TO ledger_writer;
 GRANT UPDATE (key, content, parsed, source_file, source_row) ON hold_sample TO ledger_writer;
 GRANT UPDATE (published_at, replaced_at) ON publication TO ledger_writer;
@@ -65,7 +66,8 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON
   pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
   step_run_drop, batch_source, claimed_file, root_counter, last_sweep, ledger_delta, replay_root,
-  failed_message, manual_quarantine, acceptance, accepted_root, hold_failure, publication,
+  failed_message, message_claim, manual_quarantine, acceptance, accepted_root, hold_failure,
+  publication,
   sink_replacement, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,

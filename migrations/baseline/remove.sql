@@ -9,7 +9,7 @@ DROP TABLE
   pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
   batch_source, claimed_file, root_counter, last_sweep, ledger_delta, root_fail,
   replay_root,
-  failed_message, failed_root, failed_payload, redaction_key, manual_quarantine, acceptance, accepted_root,
+  failed_message, message_claim, failed_root, failed_payload, redaction_key, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication,
   sink_replacement, dedup_filter, checkpoint;

@@ -517,7 +517,6 @@ CREATE TABLE failed_message (
   updated_at timestamptz NOT NULL DEFAULT now(),
   not_before timestamptz,
   unit_failures integer NOT NULL DEFAULT 0,
-  before_claim jsonb,
   CONSTRAINT failed_message_claimed_check
     CHECK (status <> 'replaying' OR replay_batch_id IS NOT NULL)
 );
@@ -545,8 +544,24 @@ COMMENT ON COLUMN failed_message.not_before IS
   'Replays that open earlier leave it out; null: at once.';
 COMMENT ON COLUMN failed_message.unit_failures IS
   'How often a row of several records, this one among them, failed.';
-COMMENT ON COLUMN failed_message.before_claim IS
-  'What a replay found when it claimed the message, to be restored if it is abandoned.';
+
+CREATE TABLE message_claim (
+  batch_id bigint,
+  message_id bigint,
+  status message_status NOT NULL,
+  not_before timestamptz,
+  failed_replays integer NOT NULL,
+  unit_failures integer NOT NULL,
+  PRIMARY KEY (batch_id, message_id)
+);
+COMMENT ON TABLE message_claim IS
+  'Which messages each replay claimed, as it found them: they are restored if it is abandoned.';
+COMMENT ON COLUMN message_claim.batch_id IS 'Replay that claimed.';
+COMMENT ON COLUMN message_claim.message_id IS 'Message that it claimed.';
+COMMENT ON COLUMN message_claim.status IS 'As in failed_message, before the claim.';
+COMMENT ON COLUMN message_claim.not_before IS 'As in failed_message, before the claim.';
+COMMENT ON COLUMN message_claim.failed_replays IS 'As in failed_message, before the claim.';
+COMMENT ON COLUMN message_claim.unit_failures IS 'As in failed_message, before the claim.';
 
 CREATE TABLE failed_root (
   root_id bigint PRIMARY KEY,

@@ -118,13 +118,15 @@ class ReplayRequest:
     records: int
 
 
-def _as_found(message: str) -> str:
-    """Return SQL for the columns of a message that a claim changes, to be restored if the replay is
-    abandoned.
-    """
-    names = ("status", "not_before", "failed_replays", "unit_failures")
-    pairs = ", ".join(f"'{name}', {message}.{name}" for name in names)
-    return f"jsonb_build_object({pairs})"
+# Keeps the messages of ``claims`` as a replay finds them, for its abandonment. An abandoned replay
+# that is opened again claims again.
+_SAVE_CLAIMS = """
+INSERT INTO message_claim (batch_id, message_id, status, not_before, failed_replays, unit_failures)
+SELECT :batch_id, message_id, status, not_before, failed_replays, unit_failures FROM claims
+ON CONFLICT (batch_id, message_id) DO UPDATE SET status = excluded.status,
+  not_before = excluded.not_before, failed_replays = excluded.failed_replays,
+  unit_failures = excluded.unit_failures
+"""
 
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
@@ -152,12 +154,12 @@ def claim_messages(
     """
     statement = text(f"""
         WITH claims AS MATERIALIZED (
-          SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
+          SELECT m.* FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE m.original_batch_id = :original AND {_SELECTED}
           ORDER BY m.attempts, m.message_id LIMIT :limit FOR UPDATE OF m
-        )
+        ), saved AS ({_SAVE_CLAIMS})
         UPDATE failed_message SET status = 'replaying', replay_batch_id = :batch_id,
-               updated_at = now(), not_before = NULL, before_claim = {_as_found("failed_message")},
+               updated_at = now(), not_before = NULL,
                failed_replays = CASE WHEN status = 'quarantined' THEN 0 ELSE failed_replays END,
                unit_failures = CASE WHEN not_before = 'infinity' THEN 0 ELSE unit_failures END
         WHERE message_id IN (SELECT message_id FROM claims)
@@ -193,16 +195,20 @@ def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
     others, and return how many. A replay by hand gives the whole unit a new budget.
     """
     statement = text(f"""
-        UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch,
-               before_claim = {_as_found("m")}, not_before = NULL, updated_at = now(),
+        WITH claims AS (
+          SELECT m.* FROM failed_message m JOIN replay_root r USING (message_id)
+          WHERE r.batch_id = :batch_id AND r.step_run_id = :run AND m.status = 'failed'
+          FOR UPDATE OF m
+        ), saved AS ({_SAVE_CLAIMS})
+        UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch_id,
+               not_before = NULL, updated_at = now(),
                unit_failures = CASE
                  WHEN b.selection ?| ARRAY['kept_back', 'quarantined', 'accepted'] THEN 0
                  ELSE m.unit_failures END
-        FROM replay_root r JOIN batch b ON b.batch_id = r.batch_id
-        WHERE r.batch_id = :batch AND r.step_run_id = :run AND r.message_id = m.message_id
-          AND m.status = 'failed'
+        FROM claims c, batch b
+        WHERE m.message_id = c.message_id AND b.batch_id = :batch_id
     """)
-    return connection.execute(statement, {"batch": batch_id, "run": run_id}).rowcount
+    return connection.execute(statement, {"batch_id": batch_id, "run": run_id}).rowcount
 
 
 def quarantined_companions(connection: Connection, batch_id: int, run_id: int) -> int:

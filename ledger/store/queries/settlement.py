@@ -253,13 +253,13 @@ def release_messages(connection: Connection, batch_id: int) -> None:
     """
     statement = text("""
         WITH released AS (
-          UPDATE failed_message SET replay_batch_id = NULL, before_claim = NULL, updated_at = now(),
-                 status = coalesce((before_claim ->> 'status')::message_status, 'failed'),
-                 not_before = (before_claim ->> 'not_before')::timestamptz,
-                 failed_replays =
-                   coalesce((before_claim ->> 'failed_replays')::int, failed_replays),
-                 unit_failures = coalesce((before_claim ->> 'unit_failures')::int, unit_failures)
-          WHERE replay_batch_id = :id AND status = 'replaying' RETURNING root_id, status
+          UPDATE failed_message m SET replay_batch_id = NULL, updated_at = now(),
+                 status = c.status, not_before = c.not_before, failed_replays = c.failed_replays,
+                 unit_failures = c.unit_failures
+          FROM message_claim c
+          WHERE m.replay_batch_id = :id AND m.status = 'replaying'
+            AND c.batch_id = :id AND c.message_id = m.message_id
+          RETURNING m.root_id, m.status
         )
         UPDATE batch SET rebuild_requested_at = NULL
         WHERE batch_id IN (SELECT f.batch_id FROM failed_root f JOIN released r USING (root_id)
