@@ -76,7 +76,8 @@ def many(ledger, tmp_path):
     """30,000 records of a file, of which every second failed, and again in a replay."""
     pipeline = keyed(path=str(tmp_path / "in.csv"))
     batch = ledger.open(pipeline)
-    plainly(ledger.database, "VACUUM batch, batch_source")  # the planner goes on with one of each
+    # The planner goes on with one of each.
+    plainly(ledger.database, "VACUUM ackledger.batch, ackledger.batch_source")
     first = fill(ledger, batch, RECORDS, (MESSAGES, ATTEMPTS), attempt=1, apart=2)
     replay, statements = ledger.replay(pipeline, batch.batch_id), (EMITTED_AGAIN, FAILED_AGAIN)
     again = fill(ledger, replay, FAILED, (*statements, ATTEMPTS), attempt=2, apart=1, message=first)
@@ -173,7 +174,10 @@ def test_answers_about_many_records_come_at_once(ledger, many, ask):
     """Of 30,000 records, 15,000 of which failed twice, one is explained, some are found by their
     fields, and the first are listed, each in less than 2 seconds."""
     assert ledger.keep_payloads(many.batch.batch_id) == FAILED
-    plainly(ledger.database, "ANALYZE failed_message, failed_root, failed_payload")
+    plainly(
+        ledger.database,
+        "ANALYZE ackledger.failed_message, ackledger.failed_root, ackledger.failed_payload",
+    )
     last = many.first + RECORDS - 2
     answer = ask("explain", many.again + FAILED - 1)
     assert (answer["record"], answer["root"]) == (last, many.again + FAILED - 1)

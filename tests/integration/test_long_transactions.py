@@ -51,10 +51,11 @@ def posting_of(ledger, batch, step) -> Iterator[None]:
     run = ledger.start(batch.batch_id, step)
     root = np.arange(1000, dtype=np.int64)
     deltas = Deltas(root, root, root, root * 0, root * 0 + 1)
-    with ledger.database.writer.connect() as poster, raw_cursor(poster) as cursor:
+    writer = ledger.database.writer
+    with writer.connect() as poster, poster.begin() as posting_in, raw_cursor(poster) as cursor:
         posting.post(cursor, batch.batch_id, run.run_id, deltas)
         yield
-        poster.rollback()
+        posting_in.rollback()
 
 
 def committing(ledger, batch, roots):
