@@ -38,7 +38,7 @@ def seconds(duration: str | float | timedelta) -> float:
     else:
         match = _DURATION.fullmatch(duration.strip())
         length = float(match[1]) * _SECONDS[match[2]] if match else float("nan")
-    if not length <= _LONGEST.total_seconds():  # nor of another text, which has none
+    if not length <= _LONGEST.total_seconds():  # or NaN, for another text
         raise DeclarationError(
             f"duration {duration!r}: expected for example 30s, 90m, 1h or 2d, at most"
             f" {_LONGEST.days}d"
