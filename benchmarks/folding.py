@@ -125,7 +125,7 @@ def deltas_per_second(database: Database, rounds: int, console: Console) -> floa
 
     def post() -> None:
         with database.writer.begin() as connection, raw_cursor(connection) as cursor:
-            posting.post(cursor, batch, run, deltas)
+            posting.post(cursor, batch, run, deltas, masks=False)
 
     for number in track(range(rounds + 1), "ledger: rounds", console=console):
         with database.plain.begin() as connection:

@@ -76,7 +76,7 @@ def _run(
 
 def _post(run: OpenedRun, deltas: Deltas, connection: Connection) -> None:
     with raw_cursor(connection) as cursor:
-        posting.post(cursor, run.batch.batch_id, run.run_id, deltas)
+        posting.post(cursor, run.batch.batch_id, run.run_id, deltas, masks=False)
 
 
 def _follow(connection: Connection, batch: Batch, failed: Longs) -> None:

@@ -16,35 +16,55 @@ LedgerError
     └── WaitedError          and it was waited for long enough: a lock, or a sink's database
 """
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-
-_log = logging.getLogger(__name__)
-
 
 # The exit code of a driver (EX_DATAERR of sysexits.h) where a retry would only fail the same way.
 EXIT_PERMANENT = 65
 _PACKAGE = f"{Path(__file__).parent}/"
 MASK = "***"  # stands for what is not to be shown
+# Around what is quoted of others, and before what stands for it where the pipeline redacts.
+QUOTE, INSTEAD, UNQUOTE = "\x02", "\x04", "\x03"  # Python and Java take none for a blank
+MARKS = QUOTE + INSTEAD + UNQUOTE
+# A text that was cut has no end.
+_QUOTED = re.compile(f"{QUOTE}([^{MARKS}]*)(?:{INSTEAD}([^{MARKS}]*))?(?:{UNQUOTE}|$)")
+_MARK = re.compile(f"[{MARKS}]")
+
+
+def quote(words: object, instead: str = MASK) -> str:
+    """Mark words that are not the ledger's own, such as a value of a record, within a text.
+
+    ``instead``: what is shown of them where the pipeline redacts: a class, a code, a place.
+    """
+    text = _MARK.sub("", shown(str(words)))
+    return f"{QUOTE}{text}{'' if instead == MASK else INSTEAD + instead}{UNQUOTE}"
+
+
+def shown(text: str, *, masks: bool = False) -> str:
+    """Return a text without marks, with its quotes, or with what stands for these if it ``masks``.
+
+    This is the only place that decides: of the reasons in the ledger, and of errors.
+    """
+    if QUOTE not in text:
+        return text
+    return _QUOTED.sub(lambda quoted: (quoted[2] or MASK) if masks else quoted[1], text)
 
 
 class LedgerError(Exception):
     """Base of all errors of ackledger; its text has what was expected, found, where, what to do.
+    What it has from others, which may hold a value of a record, stands in it by ``quote``.
 
-    ``permanent``: until a person has changed something, a retry fails the same way. ``quotes``:
-    the parts of the text that quote others, which may hold a value of a record.
+    ``permanent``: until a person has changed something, a retry fails the same way.
     ``lines``: of a text of several things, each of them, for a terminal.
     """
 
     permanent = False
     lines: tuple[str, ...] = ()
 
-    def __init__(self, message: str = "", *, quotes: Iterable[str] = ()) -> None:
-        super().__init__(message)
-        self.quotes = tuple(map(str, quotes))
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class DeclarationError(LedgerError):
@@ -128,14 +148,14 @@ def redacted(
     ``kind``: the class for an error that is no LedgerError. ``named``: the name of an error whose
     text is hidden as a whole.
     """
-    text, notes = MASK, list[str]()
+    text, notes, place = MASK, list[str](), _foreign_place(exc)
     if isinstance(exc, LedgerError):
-        kind, text = own_kind(exc), _without_quotes(exc)
-        if not _is_raised_by_others(exc):
+        kind, text = own_kind(exc), shown(marked(exc), masks=True)
+        if place is None:
             notes = getattr(exc, "__notes__", notes)
     if text == MASK:
-        text = f"{named or type(exc).__name__}. Its words may hold what the pipeline redacts: they"
-        text += " are left out"
+        name = named or type(exc).__name__ + (f" ({place})" if place else "")
+        text = f"{name}. Its words may hold what the pipeline redacts: they are left out"
     error = kind(text)
     for note in notes:
         error.add_note(note)
@@ -148,45 +168,41 @@ def own_kind(exc: LedgerError) -> type[LedgerError]:
     return next(kind for kind in type(exc).__mro__ if kind.__module__ == __name__)
 
 
-def quoted(exc: LedgerError) -> tuple[str, ...]:
-    """The parts of its text that quote others: those that it names. All of it where it
-    names none and others have raised it, as a stage's function may."""
-    return exc.quotes or ((str(exc),) if _is_raised_by_others(exc) else ())
+def marked(exc: LedgerError) -> str:
+    """The text with its quotes marked. All of it is one where others have raised it, as a stage's
+    function may: a value in it could look like a mark."""
+    text = Exception.__str__(exc)
+    return quote(text) if _foreign_place(exc) else text
 
 
-def _without_quotes(exc: LedgerError) -> str:
-    """The text with a mask for each of its quotes; no more than a mask if one is not found in it,
-    for the text may have been cut or reworded since."""
-    text = whole = str(exc)
-    for part in sorted(filter(None, quoted(exc)), key=len, reverse=True):
-        if part not in whole:
-            return MASK
-        text = text.replace(part, MASK)
-    return text
+def clause(exc: LedgerError) -> str:
+    """The marked text without the period at its end, to be continued."""
+    return re.sub(rf"[. ]+({UNQUOTE}?)$", r"\1", marked(exc))
 
 
-def _is_raised_by_others(exc: BaseException) -> bool:
+def _foreign_place(exc: BaseException) -> str | None:
+    """The place in other code than the ledger's where an error was raised; None if it was not."""
     raised = exc.__traceback__
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
-    return raised is not None and not raised.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    if raised is None or raised.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        return None
+    code = raised.tb_frame.f_code
+    return f"{code.co_filename}:{raised.tb_lineno}, in {code.co_name}"
 
 
 def together(failures: Sequence[LedgerError], what: str, most: int | None = None) -> LedgerError:
-    """Return one error, of the kind of the first, with the texts and quotes of all.
+    """Return one error, of the kind of the first, with the texts of all.
 
     ``what``: the noun for several of them. ``most``: how many texts it has; None: all.
     """
     if len(failures) == 1:
         return failures[0]
-    shown = failures[:most]
-    texts = [f"({number}) {str(exc).rstrip('. ')}" for number, exc in enumerate(shown, 1)]
-    if len(shown) < len(failures):
-        texts.append(f"and {len(failures) - len(shown):,} more")
-    return own_kind(failures[0])(
-        f"{len(failures):,} {what} are wrong: {'; '.join(texts)}",
-        quotes=[part for exc in shown for part in quoted(exc)],
-    )
+    first = failures[:most]
+    texts = [f"({number}) {clause(exc)}" for number, exc in enumerate(first, 1)]
+    if len(first) < len(failures):
+        texts.append(f"and {len(failures) - len(first):,} more")
+    return own_kind(failures[0])(f"{len(failures):,} {what} are wrong: {'; '.join(texts)}")
 
 
 def suggestion(name: str, candidates: Iterable[str]) -> str:
@@ -198,36 +214,3 @@ def suggestion(name: str, candidates: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(names)}" if names else ""
-
-
-class Failures:
-    """The failures of independent tasks: each task is tried, and the first failure is raised at
-    the end.
-
-    ``text``: the log text of a failure. ``hidden``: replaces a failure first, where its text must
-    not be logged.
-    """
-
-    def __init__(
-        self,
-        text: Callable[[Exception], str],
-        hidden: Callable[[Exception], Exception] = lambda exc: exc,
-    ) -> None:
-        self._text = text
-        self._hidden = hidden
-        self._failures: list[Exception] = []
-
-    @contextmanager
-    def collect(self) -> Iterator[None]:
-        """Log an error of this block and go on; ``raise_first`` raises the first."""
-        try:
-            yield
-        except Exception as exc:
-            failure = self._hidden(exc)
-            _log.warning("the rest goes on without this: %s", self._text(failure))
-            self._failures.append(failure)
-
-    def raise_first(self) -> None:
-        """Raise the first, if there is one."""
-        for failure in self._failures:
-            raise failure

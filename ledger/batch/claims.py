@@ -23,7 +23,7 @@ from ledger.batch.recovery import stands_at
 from ledger.core.declarations import as_json
 from ledger.core.run_request import Interval
 from ledger.core.text import quantity
-from ledger.errors import BackPressureError, InputError, NotReadyError, redacted
+from ledger.errors import BackPressureError, InputError, NotReadyError, quote, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
@@ -318,9 +318,9 @@ def _take_range(connection: Connection, pipeline: Pipeline, opening: Opening, of
         start, end = json.dumps(claim.start), json.dumps(claim.end)
         error = InputError(
             f"source {claim.source!r} of pipeline {pipeline.name!r} has gone back: from offset"
-            f" {start} it reads on to {end}, where an earlier batch has ended, so records would be"
-            " read twice. If its system was set up again, declare it under a new name",
-            quotes=[start, end],
+            f" {quote(start)} it reads on to {quote(end)}, where an earlier batch has ended, so"
+            " records would be read twice. If its system was set up again, declare it under a new"
+            " name"
         )
         raise redacted(error) if pipeline.redact else error
 

@@ -19,7 +19,7 @@ from ledger.batch.advice.actions import sentences
 from ledger.batch.surroundings import Surroundings
 from ledger.core.commands import CLEAR_SETTLE
 from ledger.core.probes import reached
-from ledger.errors import FencedError, LostFileError, NotReadyError, redacted
+from ledger.errors import FencedError, LostFileError, NotReadyError, marked, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.sinks.base import Delivery, Publisher
@@ -66,7 +66,8 @@ def publication_errors(at: Surroundings, row: PendingPublication) -> Iterator[No
 
 def _explained(at: Surroundings, row: PendingPublication, exc: Exception) -> Exception:
     if isinstance(exc, LostFileError):
-        return _lost(at, row, exc)
+        lost = _lost(at, row, exc)
+        return redacted(lost) if at.pipeline.redact else lost
     failure = redacted(exc) if at.pipeline.redact else exc
     actions = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
     failure.add_note(f"Sink {row.sink!r} has not published batch {row.batch_id}. {actions}")
@@ -77,13 +78,13 @@ def _lost(at: Surroundings, row: PendingPublication, exc: LostFileError) -> Lost
     """Return the error for a lost file, with what to do. A settled batch runs no step again, so
     only a run of its interval can restore the rows of the file.
     """
-    what, _, _ = str(exc).rpartition(". ")  # without its own advice
+    text = marked(exc)
+    what, _, _ = text.rpartition(". ")  # without its own advice
     again = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
     other = at.database.transact(lambda c: _instead_of_the_file(c, at.pipeline, row.original_id))
     return LostFileError(
-        f"sink {row.sink!r} cannot publish batch {row.batch_id}: {what or exc}."
-        f" Put the file back, then publish again. {again}. {other}",
-        quotes=exc.quotes,
+        f"sink {row.sink!r} cannot publish batch {row.batch_id}: {what or text}."
+        f" Put the file back, then publish again. {again}. {other}"
     )
 
 

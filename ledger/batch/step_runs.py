@@ -4,6 +4,7 @@ lock.
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -28,6 +29,7 @@ from ledger.errors import (
     IntegrityError,
     LedgerError,
     NotReadyError,
+    shown,
 )
 from ledger.storage.folders import runs_beside
 from ledger.storage.manifest import DataFile
@@ -68,6 +70,8 @@ class OpenedRun:
     ``inputs``: the committed run of each step that it reads, by the step's name.
     ``sources``: the committed run of each source of its batch that had emitted when it was opened.
     ``status``: the only status of its batch in which it may commit.
+    ``masks``: whether quotes in the reasons that it records are masked, as where the pipeline
+    redacts.
     """
 
     run_id: int
@@ -76,6 +80,7 @@ class OpenedRun:
     inputs: Mapping[str, Run]
     sources: Mapping[str, Run]
     status: BatchStatus = BatchStatus.OPEN
+    masks: bool = True
 
     @property
     def input_run(self) -> Run:
@@ -334,7 +339,10 @@ def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> boo
     files = [asdict(file) for file in output.files]
     if not runs.commit_run(connection, run.run_id, asdict(output.record), files):
         raise AssertionError("the batch is locked and the run was running")
-    runs.insert_drops(connection, run.run_id, output.drops)
+    drops = Counter[str]()
+    for reason, records in output.drops.items():
+        drops[shown(reason, masks=run.masks)] += records
+    runs.insert_drops(connection, run.run_id, drops)
     if output.emitted is not None:
         runs.set_emitted(connection, batch.batch_id, run.step, run.run_id, output.emitted)
     reached("committing run", run.step)

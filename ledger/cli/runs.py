@@ -63,10 +63,10 @@ from ledger.cli.progress import progress_of
 from ledger.core.connect_server import checked_place, is_remote
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import Guarantee
-from ledger.errors import BackPressureError, Failures, FencedError, LedgerError, NotReadyError
+from ledger.errors import BackPressureError, FencedError, LedgerError, NotReadyError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
-from ledger.spark.failures import error_text, explained
+from ledger.spark.failures import Failures, explained
 from ledger.store.connection import Database
 from ledger.store.upgrade import connect
 
@@ -239,7 +239,7 @@ def publish(
         database.transact(lambda c: require_batch(c, batch, pipeline.name))
     asked = follow_ups.by_publish(pipeline)
     waiting = database.transact(lambda c: follow_ups.waiting(c, pipeline.name, batch, asked))
-    failures = Failures(error_text)
+    failures = Failures(pipeline)
     done: list[object] = []
     if waiting or follow_ups.is_due(database, pipeline):
         job = Job(spark_session(pipeline, at.spark), database, at.settings, pipeline)

@@ -28,8 +28,9 @@ def as_reason(text: str) -> str:
 
 
 def cut(reason: str) -> str:
-    """Return a reason cut to at most ``MOST_REASON`` characters."""
-    return reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}{CUT}"
+    """Return a reason cut to at most ``MOST_REASON`` characters; one that was cut stays."""
+    most = MOST_REASON + (len(CUT) if reason.endswith(CUT) else 0)
+    return reason if len(reason) <= most else f"{reason[:MOST_REASON]}{CUT}"
 
 
 def quantity(number: int, noun: str, nouns: str | None = None) -> str:

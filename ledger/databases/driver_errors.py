@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from ledger.errors import InputError, LedgerError, UnavailableError, WaitedError
+from ledger.errors import InputError, LedgerError, UnavailableError, WaitedError, quote
 
 Result = TypeVar("Result")
 
@@ -154,8 +154,7 @@ def translated(database: Endpoint) -> Iterator[None]:
         ) from exc
     except UnicodeEncodeError as exc:
         text = exc.object.encode("utf-8", "backslashreplace").decode()
-        shown = text[:200]
-        raise InputError(f"expected text that is UTF-8, found {shown}", quotes=[shown]) from exc
+        raise InputError(f"expected text that is UTF-8, found {quote(text[:200])}") from exc
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from ledger.deltas.binary_copy import HEADER, TRAILER, encode
 from ledger.deltas.fold_files import FAIL_ROWS
 from ledger.deltas.kernel import Deltas, Fails, Messages
 from ledger.deltas.rows import Longs
+from ledger.errors import shown
 
 NO_REASON = "no reason given"
 CHUNK_BYTES = 1 << 16  # handed to the connection at once; its default, 8 KiB, costs a tenth more
@@ -27,24 +28,28 @@ _FAIL = "batch_id, step_run_id, root_id, reason, detail, shared"
 _MESSAGE = "batch_id, step_run_id, root_id, message_id"
 
 
-def post(cursor: Any, batch_id: int, run_id: int, deltas: Deltas) -> None:
-    """Post deltas, and their fails and messages."""
+def post(cursor: Any, batch_id: int, run_id: int, deltas: Deltas, *, masks: bool) -> None:
+    """Post deltas, and their fails, as ``post_fails`` does, and messages."""
     into = f"COPY ledger_delta ({_DELTA}) FROM STDIN (FORMAT binary)"
     rows = _rows(batch_id, run_id, deltas.columns)
     _copy(cursor, into, rows, HEADER, TRAILER)
-    post_fails(cursor, batch_id, run_id, deltas.fails)
+    post_fails(cursor, batch_id, run_id, deltas.fails, masks=masks)
     post_messages(cursor, batch_id, run_id, deltas.messages)
 
 
-def post_fails(cursor: Any, batch_id: int, run_id: int, fails: Iterable[Fails]) -> int:
-    """Post the roots that fail, with their reasons, and return their number."""
+def post_fails(
+    cursor: Any, batch_id: int, run_id: int, fails: Iterable[Fails], *, masks: bool
+) -> int:
+    """Post the roots that fail, with their reasons, and return their number. ``masks``: whether
+    quotes in the reasons are masked.
+    """
     roots = 0
 
     def lines() -> Iterator[bytes]:
         nonlocal roots
         for some in fails:
             roots += len(some.root)
-            yield from _fail_lines(batch_id, run_id, some)
+            yield from _fail_lines(batch_id, run_id, some, masks)
 
     _copy(cursor, f"COPY root_fail ({_FAIL}) FROM STDIN (FORMAT csv)", lines())
     return roots
@@ -87,10 +92,11 @@ def _rows(batch_id: int, run_id: int, columns: Sequence[Longs]) -> Iterator[byte
         yield encode([batch_id, run_id, *(column[rows] for column in columns)])
 
 
-def _fail_lines(batch_id: int, run_id: int, fails: Fails) -> Iterator[bytes]:
+def _fail_lines(batch_id: int, run_id: int, fails: Fails, masks: bool) -> Iterator[bytes]:
     """Lines of CSV, a few at a time: the texts are in memory once already."""
     # COPY takes "" for NULL.
-    reasons = {code: cut(storable(word)) or NO_REASON for code, word in enumerate(fails.words)}
+    words = [cut(storable(shown(word, masks=masks))) for word in fails.words]
+    reasons = {code: word or NO_REASON for code, word in enumerate(words)}
     for start in range(0, len(fails.root), FAIL_ROWS):
         rows = slice(start, start + FAIL_ROWS)
         root, reason, shared = (

@@ -6,7 +6,7 @@ from ledger.batch import combine_runs
 from ledger.batch.publishing import Published, publish
 from ledger.batch.step_runs import Attempt
 from ledger.execution.steps import execute, living
-from ledger.spark.failures import failures_of
+from ledger.spark.failures import Failures
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -18,7 +18,7 @@ def combine(job: "Job", batch_id: int, attempt: Attempt | None = None) -> list[P
 
     ``attempt``: of a task of Airflow.
     """
-    failures, published = failures_of(job.pipeline), []
+    failures, published = Failures(job.pipeline), []
     for step in job.pipeline.combined():
         with failures.collect():
             run = combine_runs.open_due(job.database, batch_id, step, attempt or Attempt())

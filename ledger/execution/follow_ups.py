@@ -18,7 +18,7 @@ from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.execution.combines import combine
 from ledger.execution.states import advance_states
-from ledger.spark.failures import failures_of, redacted
+from ledger.spark.failures import Failures, masking
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -47,7 +47,7 @@ def settle_and_follow(
 
 def _follow(job: "Job", batch_id: int, attempt: Attempt | None) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
-    failures = failures_of(job.pipeline)
+    failures = Failures(job.pipeline)
     for each in follow_ups.of_driver(job.pipeline):
         with failures.collect():
             follow(job, each, batch_id, attempt)
@@ -59,15 +59,11 @@ def follow(
 ) -> Sequence[object]:
     """Do one follow-up of a batch; what it has done. ``batch_id``: None: of one that is done for
     all batches of a pipeline."""
-    try:
+    with masking(job.pipeline):
         if isinstance(follow_up, WithoutSpark):
             assert batch_id is not None
             return follow_up.run(job, batch_id)
         return RUNNERS[type(follow_up)](job, batch_id, attempt)
-    except Exception as exc:
-        if not job.pipeline.redact:
-            raise
-        raise redacted(exc) from None
 
 
 def withhold(job: "Job", batch_id: int) -> list[str]:

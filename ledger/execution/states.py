@@ -9,10 +9,10 @@ from ledger.batch.publishing import publish
 from ledger.batch.state_runs import HeldByAnotherDriver, StateRun
 from ledger.batch.step_runs import Attempt
 from ledger.core.logs import about
-from ledger.errors import Failures, NotReadyError
+from ledger.errors import NotReadyError
 from ledger.execution.steps import StepResult, keys_of, living
 from ledger.pipeline.steps import StateStep
-from ledger.spark.failures import failures_of
+from ledger.spark.failures import Failures
 from ledger.store.queries import following
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
     keeps no other waiting, and is raised at the end. ``batch_id``: log what this one waits for.
     """
     results: list[StepResult] = []
-    failures = failures_of(job.pipeline)
+    failures = Failures(job.pipeline)
     for step in job.pipeline.states():
         with failures.collect():
             _advance(job, step, results)
@@ -64,7 +64,7 @@ def _advance(job: "Job", step: StateStep, results: list[StepResult]) -> None:
 def _publish_states(job: "Job", step: StateStep) -> Failures:
     """Publish the current state where a sink has not, then remove older ones, of others that waited
     for it, too; what could not be published."""
-    failures = failures_of(job.pipeline)
+    failures = Failures(job.pipeline)
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
     late = job.database.transact(
         lambda c: following.waiting(c, job.pipeline.name, ["publish"], steps=sinks)

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError
 from ledger.pipeline.steps import Step
-from ledger.spark.failures import error_text, recorded, redacted, translated, unread_runs
+from ledger.spark.failures import error_text, masking, recorded, redacted, translated, unread_runs
 from ledger.spark.tasks import Tasks, watching
 from ledger.storage.folders import private_output
 
@@ -58,6 +58,7 @@ def run_step(job: "Job", batch_id: int, name: str, attempt: Attempt) -> StepResu
     run = open_run(job.database, batch_id, name, attempt)
     if run is None:
         return StepResult(name, None, time.monotonic() - started)
+    run = replace(run, masks=bool(job.pipeline.redact))
     with living(job, run):
         record = execute(job, run, step)
     if step.is_published and not run.batch.exactly_once:
@@ -70,10 +71,10 @@ def _publish(job: "Job", batch_id: int, sink: str) -> None:
     what is not published yet is when the batch is settled.
     """
     try:
-        publish(job, batch_id, [sink])
+        with masking(job.pipeline):
+            publish(job, batch_id, [sink])
     except Exception as exc:
-        failure = redacted(exc) if job.pipeline.redact else exc
-        _log.warning("sink %r is not published yet: %s", sink, error_text(failure))
+        _log.warning("sink %r is not published yet: %s", sink, error_text(exc))
 
 
 def run_steps(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ledger import errors
 from ledger.core.run_request import Interval
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,10 +108,9 @@ class SourceReader(Protocol):
         """
         self.records(claim)
 
-    def write(self, claim: Claim, folder: str, *, masked: bool) -> "WrittenFiles | None":
-        """Write the records of a claim to a folder as Parquet, as ``records`` has them, with the
-        values that reasons quote, or if ``masked`` with masks for these; None: Spark is to write
-        them."""
+    def write(self, claim: Claim, folder: str) -> "WrittenFiles | None":
+        """Write the records of a claim to a folder as Parquet, as ``records`` has them, each reason
+        with the value that it quotes; None: Spark is to write them."""
         return None
 
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
@@ -237,5 +236,5 @@ def raised_by_task(exc: BaseException) -> LedgerError | None:
         if name in ("InputError", "UnavailableError"):
             kind: type[LedgerError] = getattr(errors, name)
             # Java does not mark what it quotes.
-            return kind(message.strip(), quotes=[message.strip()])
+            return kind(quote(message.strip()))
     return None

@@ -6,9 +6,11 @@ worker's own traceback, the file that could not be read, or Spark's error condit
 imports Spark: what is looked at is text.
 """
 
+import logging
 import re
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,18 +20,20 @@ from ledger.core.paths import without_file_scheme
 from ledger.core.text import printable
 from ledger.errors import (
     ConfigurationError,
-    Failures,
     InputError,
     IntegrityError,
     LedgerError,
     LostFileError,
     StageError,
     UnavailableError,
+    quote,
 )
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import verbose
 from ledger.spark.scratch import scratch_folders
 from ledger.storage.folders import FULL, no_space, not_made
+
+_log = logging.getLogger(__name__)
 
 _LONGEST = 500  # characters of another's message that are repeated
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -114,34 +118,32 @@ def translated(exc: BaseException) -> LedgerError:
         error = find(exc)
         if error is not None:
             return error
-    text = str(exc)
+    text = _text(exc)
     where, message = _worker_failure(text) or (_place(exc), None)
     if message is None:
         words = exc.msg if isinstance(exc, SyntaxError) else _first_line(text)
         message = _condition(text) or f"{type(exc).__name__}: {words}"
     if where is None and not _is_sparks(exc):
         return LedgerError(
-            f"unexpected {message}. With --verbose the traceback is printed: please report it",
-            quotes=[message],
+            f"unexpected {quote(message)}. With --verbose the traceback is printed: please report"
+            " it"
         )
-    return StageError(
-        f"{message}{f' ({where})' if where else ''}"[: 2 * _LONGEST], quotes=[message]
-    )
+    return StageError(f"{quote(message[: 2 * _LONGEST])}{f' ({where})' if where else ''}")
 
 
 def _of_a_task(exc: BaseException) -> LedgerError | None:
     """An error of ours that a task raised: it knows best."""
-    where, message = _worker_failure(str(exc)) or (None, "")
+    where, message = _worker_failure(_text(exc)) or (None, "")
     own = _OWN.fullmatch(message)
     if own is None or where is not None:
         return None
     kind: type[LedgerError] = getattr(errors, own[1])
-    return kind(own[2], quotes=[own[2]])
+    return kind(quote(own[2]))
 
 
 def _no_python(exc: BaseException) -> ConfigurationError | None:
     """Spark's tasks start the Python that their driver names, wherever they run."""
-    program = _NO_PYTHON.search(str(exc)) if _is_sparks(exc) else None
+    program = _NO_PYTHON.search(_text(exc)) if _is_sparks(exc) else None
     if program is None:
         return None
     return ConfigurationError(
@@ -153,9 +155,7 @@ def _no_python(exc: BaseException) -> ConfigurationError | None:
 
 def is_spark_gone(exc: BaseException) -> bool:
     """Whether it was raised because Spark has ended: the JVM behind py4j's gateway does not
-    answer, or the Connect server is away or has lost the session. Nothing is wrong with the step
-    then.
-    """
+    answer, or the Connect server is away or has lost the session."""
     return _spark_gone(exc) is not None
 
 
@@ -174,7 +174,10 @@ def _last_words(exc: BaseException) -> str | None:
     """The text of an exception raised because Spark has ended; None for any other."""
     name = type(exc).__name__
     if not _is_sparks(exc):
-        return f"{name}: {exc}" if isinstance(exc, ConnectionError) and _is_py4js(exc) else None
+        # py4j lets errors of its sockets pass.
+        frames = traceback.extract_tb(exc.__traceback__)
+        of_py4j = any("/py4j/" in frame.filename for frame in frames)
+        return f"{name}: {exc}" if isinstance(exc, ConnectionError) and of_py4j else None
     try:
         text = str(exc)
     except Exception:  # only Java knows the text, and does not answer
@@ -189,12 +192,6 @@ def _last_words(exc: BaseException) -> str | None:
     return f"{name}: {_first_line(text)}" if gone else None
 
 
-def _is_py4js(exc: BaseException) -> bool:
-    """Whether it was raised in the code of py4j, which lets errors of its sockets pass."""
-    frames = traceback.extract_tb(exc.__traceback__)
-    return any("/py4j/" in frame.filename for frame in frames)
-
-
 def _chain(exc: BaseException) -> Iterator[BaseException]:
     """An exception, and those that it was raised from."""
     seen: set[int] = set()
@@ -207,26 +204,25 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 def one_line(exc: BaseException) -> str:
     """The ledger's text of it, in one line, whatever others have put into it."""
-    return _in_one_line(str(translated(exc)))
+    return printable(_in_one_line(str(translated(exc))))
 
 
 def _in_one_line(text: str) -> str:
-    lines = text.splitlines()
-    return printable(" ".join(line.strip() for line in lines if line.strip()))
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def recorded(exc: BaseException) -> str:
-    """Return the line that the ledger records for an exception: its class and its text.
-
-    Readers of the ledger may not be allowed to see records, which messages of Spark, Java and
-    libraries may quote. Of such an error only names, the file and the place are recorded; of an
-    interruption only the class.
+    """Return the line that the ledger records for an exception: its class and its text. Readers of
+    the ledger may not be allowed to see records, which Spark, Java and libraries may quote: of
+    their errors it has names, the file and the place.
     """
     if not isinstance(exc, Exception):  # it was interrupted
         return type(exc).__name__
     error = translated(exc)
-    text = one_line(error) if error is exc or not _may_quote(exc) else _named(exc)
-    return f"{type(error).__name__}: {text}"
+    if error is exc or not _may_quote(exc):
+        return f"{type(error).__name__}: {one_line(error)}"
+    words = "The driver's log, or ackledger --verbose, has its words"
+    return f"{type(error).__name__}: {_name(exc)}. {words}"
 
 
 def unread_runs(exc: BaseException) -> list[int]:
@@ -245,7 +241,7 @@ def _may_quote(exc: Exception) -> bool:
         return True
     if _out_of_memory(exc):
         return False
-    text = str(exc)
+    text = _text(exc)
     worker = _worker_failure(text)
     if worker is not None:
         return worker[0] is None
@@ -261,20 +257,47 @@ def redacted(exc: Exception) -> LedgerError:
     return errors.redacted(exc, type(translated(exc)), _name(exc))
 
 
-def failures_of(pipeline: Pipeline) -> Failures:
-    """Keeps failures of works for a pipeline, reported as its redaction allows."""
-    return Failures(error_text, redacted) if pipeline.redact else Failures(error_text)
+@contextmanager
+def masking(pipeline: Pipeline) -> Iterator[None]:
+    """Raise an error of this block without the words of others, if the pipeline redacts."""
+    try:
+        yield
+    except Exception as exc:
+        if not pipeline.redact:
+            raise
+        raise redacted(exc) from None
 
 
-def _named(exc: Exception) -> str:
-    return f"{_name(exc)}. The driver's log, or ackledger --verbose, has its words"
+class Failures:
+    """The failures of independent tasks for a pipeline: each task is tried, and the first failure
+    is raised at the end.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._failures: list[Exception] = []
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Log an error of this block and go on; ``raise_first`` raises the first."""
+        try:
+            with masking(self._pipeline):
+                yield
+        except Exception as exc:
+            _log.warning("the rest goes on without this: %s", error_text(exc))
+            self._failures.append(exc)
+
+    def raise_first(self) -> None:
+        """Raise the first, if there is one."""
+        for failure in self._failures:
+            raise failure
 
 
 def _name(exc: Exception) -> str:
     """Class and condition of the innermost exception, with the file that it was about and where
     it was raised.
     """
-    text = str(exc)
+    text = _text(exc)
     leading, worker = _LEADING.match(text), _worker_failure(text)
     raised = [(type(exc).__name__, leading[1] if leading else ""), *_RAISED.findall(text)]
     name, condition = next((pair for pair in raised[::-1] if pair[1] not in _WRAPPERS), raised[0])
@@ -284,37 +307,28 @@ def _name(exc: Exception) -> str:
     path = _PATH.search(text) if read_failure(exc) else None
     if path:
         summary += " of " + path[1].rstrip(".,")
-    where = _place(exc) or (None if _is_sparks(exc) else _innermost(exc))
-    if where:
-        summary += f" ({where})"
-    return summary
-
-
-def _innermost(exc: Exception) -> str | None:
-    """Return the place in anyone's code where an exception was raised; None without a traceback."""
-    frames = traceback.extract_tb(exc.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else None
+    where, frames = _place(exc), traceback.extract_tb(exc.__traceback__)
+    if where is None and frames and not _is_sparks(exc):  # in anyone's code
+        where = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}"
+    return f"{summary} ({where})" if where else summary
 
 
 def noted(exc: BaseException) -> str:
-    """Return ``one_line`` with the notes that were added to the exception on its way: whose failure
-    it is, and the command with which to go on.
-    """
+    """Return ``one_line`` with the notes that were added to the exception on its way."""
     notes = dict.fromkeys(getattr(exc, "__notes__", []))
     return ". ".join([one_line(exc).rstrip(". "), *notes]) if notes else one_line(exc)
 
 
 def error_text(exc: BaseException) -> str:
     """Return ``noted``, after the traceback if ``--verbose`` asks for that."""
-    trace = "".join(traceback.format_exception(exc)) if verbose() else ""
-    return f"{trace}{noted(exc)}"
+    return "".join([*(traceback.format_exception(exc) if verbose() else ()), noted(exc)])
 
 
 def read_failure(exc: BaseException) -> InputError | LostFileError | None:
     """The error for a file that vanished or cannot be read, with its path: one of a source, or
     one that a step wrote; None for any other.
     """
-    text = str(exc)
+    text = _text(exc)
     if not _is_sparks(exc) or not any(word in text for word in _UNREADABLE):
         return None
     path = _PATH.search(text)
@@ -322,14 +336,14 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
     what = path[1].rstrip(".,") if path else lines[0][:_LONGEST]
     causes = [f"{name}: {message}" for name, message in _CAUSED.findall(text)]
     java = causes[-1][:_LONGEST].rstrip(". ") if causes else ""
-    cause, quotes = f" ({java})" if java else "", [java if path else what, java]
+    cause = f" ({quote(java)})" if java else ""
+    file = what if path else quote(what)
     state = "vanished" if any(word in text for word in _GONE) else "cannot be read"
     if _OF_A_RUN.search(what):
         return LostFileError(
-            f"a file that a step wrote {state}: {what}{cause}. The next run of its batch runs"
+            f"a file that a step wrote {state}: {file}{cause}. The next run of its batch runs"
             " that step again; in Airflow clear the task that ran it, and those downstream. If the"
-            " batch is settled, read the interval again, with --reprocess",
-            quotes=quotes,
+            " batch is settled, read the interval again, with --reprocess"
         )
     way = next((way for words, way in _WAYS_OUT.items() if words in java), None)
     if way is None:
@@ -338,9 +352,7 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
         way = "Put a whole one in its place"
         if Path(sums).exists():
             way += f"; or, if it is whole, delete {sums}, with which Hadoop compares it"
-    return InputError(
-        f"a source file {state}: {what}{cause}. {way}, then run this again", quotes=quotes
-    )
+    return InputError(f"a source file {state}: {file}{cause}. {way}, then run this again")
 
 
 def _setting(exc: BaseException) -> ConfigurationError | None:
@@ -353,7 +365,7 @@ def _setting(exc: BaseException) -> ConfigurationError | None:
 
 
 def _full_disk(exc: BaseException) -> UnavailableError | None:
-    text, unmade = str(exc), _UNMADE.search(str(exc))
+    text, unmade = _text(exc), _UNMADE.search(_text(exc))
     if (isinstance(exc, OSError) and exc.errno in FULL) or _FULL.search(text):
         written, name = _WRITTEN.search(text), getattr(exc, "filename", None)
         folder = written[1] if written else name if isinstance(name, str) else None
@@ -366,20 +378,19 @@ def _store_away(exc: BaseException) -> UnavailableError | None:
 
     An exception with a traceback of Python was raised by a task's own code, so it is no such error.
     """
-    text = str(exc)
+    text = _text(exc)
     answer = _AWAY.search(text)
     if answer is None or not _is_sparks(exc) or _worker_failure(text) is not None:
         return None
     words = answer[0].partition(": ")[2][:_LONGEST]
     return UnavailableError(
-        f"a store does not answer Spark: {words}. Nothing is lost: check the store, and how often"
-        " Hadoop's client for it tries again, then run this again",
-        quotes=[words],
+        f"a store does not answer Spark: {quote(words)}. Nothing is lost: check the store, and how"
+        " often Hadoop's client for it tries again, then run this again"
     )
 
 
 def _out_of_memory(exc: BaseException) -> StageError | None:
-    if not isinstance(exc, MemoryError) and not (_is_sparks(exc) and _MEMORY.search(str(exc))):
+    if not isinstance(exc, MemoryError) and not (_is_sparks(exc) and _MEMORY.search(_text(exc))):
         return None
     return StageError(
         "a process of Spark ran out of memory: give it more (spark.driver.memory, "
@@ -454,13 +465,20 @@ def _condition(text: str) -> str | None:
 def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
     """The error of a step, of the same class: what failed, with what words, and how to go on."""
     error = translated(exc)
-    quotes = [_in_one_line(part).rstrip(". ") for part in errors.quoted(error)]
-    return errors.own_kind(error)(f"{what}: {one_line(exc).rstrip('. ')}. {advice}", quotes=quotes)
+    return errors.own_kind(error)(f"{what}: {_in_one_line(errors.clause(error))}. {advice}")
 
 
 def _is_sparks(exc: BaseException) -> bool:
     """Whether Spark, or the bridge to it, raised it."""
     return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(exc).__mro__)
+
+
+def _text(exc: BaseException) -> str:
+    """The text of an exception; empty if it raises one of its own."""
+    try:
+        return str(exc)
+    except Exception:  # of a user's class
+        return ""
 
 
 def _first_line(text: str) -> str:

@@ -16,7 +16,14 @@ from ledger.databases import addresses
 from ledger.databases.connections import arguments
 from ledger.databases.driver_errors import Report, Result, Trouble, persist, translated
 from ledger.databases.timeouts import LOCK_TIMEOUT
-from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
+from ledger.errors import (
+    MASK,
+    ConfigurationError,
+    LedgerError,
+    UnavailableError,
+    WaitedError,
+    quote,
+)
 from ledger.settings import Settings
 from ledger.store.revisions import SCHEMA, head, is_known
 
@@ -200,25 +207,25 @@ class Database:
         trouble = Trouble.REFUSED if is_role else report.trouble
         if report.code == _NO_COLUMN:
             trouble = Trouble.SCHEMA
+        # Within a transaction of the ledger a sink of one's own may raise a driver's error.
+        message = quote(report.message, f"[{report.code}]" if report.code else MASK)
         match trouble:
             case Trouble.REFUSED:
                 return ConfigurationError(
-                    f"the ledger database {self.shown} refused the connection: {report.message}."
+                    f"the ledger database {self.shown} refused the connection: {message}."
                     f" Check ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's"
                     f" roles{report.advice}"
                 )
             case Trouble.RIGHTS:
                 advice = f". Grant it the role {WRITER}" if self._lacks_writer() else ""
-                return ConfigurationError(
-                    f"the database user may not do this: {report.message}{advice}"
-                )
+                return ConfigurationError(f"the database user may not do this: {message}{advice}")
             case Trouble.SCHEMA:
                 return ConfigurationError(
-                    f"the ledger's schema in {self.shown} lacks something: {report.message}."
+                    f"the ledger's schema in {self.shown} lacks something: {message}."
                     f" {self._way_to_whole_schema()}"
                 )
             case Trouble.LOCKED:
-                where = "".join(f", {line}" for line in report.context.splitlines()[:1])
+                where = "".join(f", {quote(line)}" for line in report.context.splitlines()[:1])
                 return WaitedError(
                     f"the ledger database {self.shown}: waited in vain for what another process"
                     f" holds{where}. A settlement or a state waits so for the publish of what it"
@@ -227,20 +234,20 @@ class Database:
                 )
             case Trouble.STOPPED:
                 return WaitedError(
-                    f"the ledger database {self.shown} stopped a statement: {report.message}. Ask"
+                    f"the ledger database {self.shown} stopped a statement: {message}. Ask"
                     " for less at once, or run this again when the server has less to do"
                 )
             case Trouble.LOST:
                 return UnavailableError(
-                    f"the ledger database {self.shown} did not answer: {report.message}. Check that"
+                    f"the ledger database {self.shown} did not answer: {message}. Check that"
                     " the server runs, then run this again"
                 )
             case Trouble.READ_ONLY:
                 return UnavailableError(
-                    f"the ledger database {self.shown} takes no writes: {report.message}. It may be"
+                    f"the ledger database {self.shown} takes no writes: {message}. It may be"
                     " a standby while its primary changes; then run this again"
                 )
-        return LedgerError(f"the ledger database refused a statement: {report.message}")
+        return LedgerError(f"the ledger database refused a statement: {message}")
 
     def _lacks_writer(self) -> bool:
         """Return whether the URL's own user lacks the role that jobs and services work as."""

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from ledger.errors import MASK, DeclarationError
+from ledger.errors import DeclarationError, quote
 from ledger.types.python import SCALARS, Row, converted, converter_of
 from ledger.types.raw_rows import as_json, is_bytes
 from ledger.types.spark import without_lengths
@@ -26,9 +26,9 @@ class Misfit(NamedTuple):
         return self.reason + self.quoted
 
     @property
-    def masked(self) -> str:
-        """The reason without the value."""
-        return self.reason + (MASK if self.quoted else "")
+    def marked(self) -> str:
+        """The reason with the value as a quote."""
+        return self.reason + (quote(self.quoted) if self.quoted else "")
 
 
 class Fitting:

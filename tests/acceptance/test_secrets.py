@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from ledger.store import embedded
+from tests.acceptance.confided import MARK
 from tests.support.airflow import dags_of
 from tests.support.everything import holding
 from tests.support.places import ROOT
@@ -128,6 +129,33 @@ def greeted(people):
 
 made.sink("out", ParquetSink("out"), reads="greeted")
 """
+
+
+CONFIDED = """
+from ledger.airflow import pipeline_dag
+from tests.acceptance.confided import asked, greeting
+
+OPTIONS = {"schedule": None, "submit": "batch", "retries": 0}
+asked = pipeline_dag(asked, target="tests.acceptance.confided:asked", **OPTIONS)
+greeting = pipeline_dag(greeting, target="tests.acceptance.confided:greeting", **OPTIONS)
+"""
+
+
+def test_a_task_of_airflow_shows_no_redacted_value(ledger, shop, capfd):
+    """A source that raises in Airflow's own process, and a stage that raises in the driver, leave
+    no value in the tasks' logs, with tracebacks, in Airflow's database, or in the ledger."""
+    with dags_of(CONFIDED) as dags:
+        opened = dags["asked"].test(run_conf=JANUARY)
+        assert opened.get_task_instance("open").state == "failed"
+        run = dags["greeting"].test(run_conf=JANUARY)
+        assert run.get_task_instance("run").state == "failed"
+    log = "".join(capfd.readouterr())
+    assert "Traceback" in log
+    assert "ValueError" in log
+    assert MARK not in log
+    airflow = [path for path in Path(os.environ["AIRFLOW_HOME"]).rglob("*") if path.is_file()]
+    assert [path for path in airflow if MARK.encode() in path.read_bytes()] == []
+    assert holding(ledger.database, MARK) == {}
 
 
 def test_a_command_prints_no_redacted_value(shop):

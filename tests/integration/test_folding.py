@@ -264,10 +264,10 @@ def test_one_part_that_is_not_posted_fails_the_run(runner, monkeypatch, fields):
     run.step(batch, "numbers")
     post, posted = posting.post, []
 
-    def post_first(cursor, batch_id, run_id, deltas):
+    def post_first(cursor, batch_id, run_id, deltas, **options):
         if posted:
             raise psycopg2.OperationalError("connection refused")
-        post(cursor, batch_id, run_id, deltas)
+        post(cursor, batch_id, run_id, deltas, **options)
         posted.append(len(deltas.root))
 
     monkeypatch.setattr(posting, "post", post_first)

@@ -53,7 +53,7 @@ def posting_of(ledger, batch, step) -> Iterator[None]:
     deltas = Deltas(root, root, root, root * 0, root * 0 + 1)
     writer = ledger.database.writer
     with writer.connect() as poster, poster.begin() as posting_in, raw_cursor(poster) as cursor:
-        posting.post(cursor, batch.batch_id, run.run_id, deltas)
+        posting.post(cursor, batch.batch_id, run.run_id, deltas, masks=False)
         yield
         posting_in.rollback()
 

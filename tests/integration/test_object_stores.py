@@ -195,7 +195,7 @@ def test_a_source_on_a_store_is_copied(bucket, ledger, monkeypatch, size):
 
         with monkeypatch.context() as patch:
             patch.setattr(reader, "blocks_of", cut_and_change)
-            return reader.Reader(None, source).write(Claim("in", source.path), folder, masked=False)
+            return reader.Reader(None, source).write(Claim("in", source.path), folder)
 
     harmful = [name for name in CHANGES if name != "appended"]
     for name in harmful:

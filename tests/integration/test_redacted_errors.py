@@ -5,16 +5,12 @@ import pytest
 from ledger import (
     DeltaSink,
     FileSource,
-    ParquetSink,
     Pipeline,
     PostgresSink,
-    StatefulStage,
 )
 from ledger.batch.publishing import publish
 from ledger.errors import ConfigurationError, LedgerError, StageError
-from ledger.execution import advance_states
 from tests.support.everything import holding
-from tests.support.feeds import Feed, fed
 from tests.support.runner import END
 
 MARK = "zq7marker"
@@ -128,67 +124,3 @@ def test_an_error_of_delta_lake(runner, tmp_path, mails, quotes_nothing):
     with pytest.raises(ConfigurationError) as caught:
         run.steps(third)
     assert words in quotes_nothing(caught.value)
-
-
-def test_a_commit_of_a_source_that_raises(runner, tmp_path, caplog, quotes_nothing):
-    """That the source is notified again is logged, with the class of what it raised."""
-
-    class Confiding(Feed):
-        def commit(self, batch_id, end):
-            raise RuntimeError(f"no consumer {MARK}")
-
-    feed = Confiding(tmp_path)
-    feed.add(1)
-    run = runner(fed(feed, redact=["n"]))
-    run.settled(run.open())
-    assert f"feed is notified of batch 1 again: {LEFT_OUT}" in caplog.text
-    quotes_nothing()
-
-
-class Sum(StatefulStage):
-    """A count of rows, whose hook of a name raises."""
-
-    def __init__(self, broken):
-        self.broken = broken
-
-    def finish_batch(self, batch_id, batch):
-        return batch.count()
-
-    def commit(self, batch_id, state):
-        self._break("commit")
-        return state
-
-    def ack_commit(self, batch_id):
-        self._break("ack_commit")
-
-    def _break(self, hook):
-        if hook == self.broken:
-            raise RuntimeError(f"no bucket {MARK}")
-
-
-def summed(broken="") -> Pipeline:
-    """People, and how many there are over all batches."""
-    pipeline = mailed(ParquetSink("out"))
-    pipeline.stateful("sum", Sum(broken), reads="people")
-    return pipeline
-
-
-def test_an_ack_of_a_state_that_raises(runner, mails, caplog, quotes_nothing):
-    """That the stage is notified again is logged, with the class of what it raised."""
-    run = runner(summed("ack_commit"))
-    run.settled(run.open())
-    assert f"sum is notified of batch 1 again: {LEFT_OUT}" in caplog.text
-    quotes_nothing()
-
-
-def test_a_commit_of_a_state_that_raises(runner, mails, quotes_nothing):
-    """The run of the state fails with the class of what it raised; the next one commits."""
-    run = runner(summed("commit"))
-    with pytest.raises(LedgerError) as caught:
-        run.settled(run.open())
-    text = quotes_nothing(caught.value)
-    assert text.startswith("RuntimeError")
-    assert text.endswith("Its words may hold what the pipeline redacts: they are left out")
-    advance_states(runner(summed()).job)
-    rows = run.ledger.rows("SELECT snapshot FROM state_progress WHERE state = 'committed'")
-    assert [row.snapshot for row in rows] == [1]

@@ -18,7 +18,14 @@ from pyspark.sql import functions as F
 from sqlalchemy import create_engine, text
 
 from ledger import SqlSource
-from ledger.errors import DeclarationError, InputError, NotReadyError, UnavailableError
+from ledger.errors import (
+    MARKS,
+    DeclarationError,
+    InputError,
+    NotReadyError,
+    UnavailableError,
+    redacted,
+)
 from ledger.sources.base import raised_by_task
 from ledger.sources.cursor import from_text, to_text
 from ledger.sources.parsing.typed import with_quotes
@@ -30,6 +37,12 @@ from ledger.sources.sql.reader import TableReader
 from ledger.store import embedded
 
 BRIEF = 0.5  # seconds to wait for a transaction that does not end
+
+
+def shown(frame):
+    """The records with their reasons as they are shown."""
+    error = "_ackledger_error"
+    return with_quotes(frame).withColumn(error, F.translate(error, MARKS, ""))
 
 
 def limit_bound(source, after, bound, most):
@@ -244,7 +257,7 @@ def test_a_time_that_does_not_come_is_refused(shop, kind, value, lag):
     says = rf"1 row would not be read\. The greatest value of the cursor 'at' is {value}"
     with pytest.raises(InputError, match=says) as raised:
         safe_bound(source, now(), BRIEF)
-    assert raised.value.quotes[0].startswith(value)
+    assert "the cursor 'at' is ***: expected times" in str(redacted(raised.value))
 
 
 @pytest.mark.parametrize("value", ["-infinity", "0044-03-15 BC"])
@@ -518,7 +531,8 @@ def test_a_table_that_counts_from_the_start_again_is_refused(shop):
         " greatest: the table was emptied, or restored, and counts from an earlier value again."
         " Declare the source under a new name, which reads all that is there"
     )
-    assert raised.value.quotes == ("3", "1")
+    masked = str(redacted(raised.value))
+    assert "above ***, up to which it was read, found none, and *** as the greatest" in masked
 
 
 def test_rows_may_be_deleted_at_the_end(shop):
@@ -731,7 +745,7 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
     )
     schema = "id int, n decimal(10,2), at timestamp, data string, need string NOT NULL"
     source = shop.source("id", schema, "shop.odd")
-    frame = with_quotes(TableReader(spark, source).rows([(None, 4), (4, 8)]))
+    frame = shown(TableReader(spark, source).rows([(None, 4), (4, 8)]))
     rows = {row["_ackledger_error"] or row["id"]: row for row in frame.collect()}
     assert sorted(map(str, rows)) == [
         "1",
@@ -835,7 +849,7 @@ def test_a_column_of_text_has_what_postgresql_writes(spark, shop, odd_forms):
         "INSERT INTO shop.odd (id) VALUES (2)",
     )
     schema = ", ".join(["id int", *(f"{name} string" for name in names)])
-    frame = with_quotes(TableReader(spark, odd_forms(schema, "shop.odd")).rows([(None, 2)]))
+    frame = shown(TableReader(spark, odd_forms(schema, "shop.odd")).rows([(None, 2)]))
     first, second = (row.asDict() for row in frame.orderBy("id").collect())
     assert first["_ackledger_error"] is second["_ackledger_error"] is None
     assert [first[name] for name in names] == [text for _, _, text in TEXTS]
@@ -852,7 +866,7 @@ def test_times_are_read_in_any_form(spark, shop, odd_forms):
         " (3, NULL, NULL, NULL, NULL, '{10000-01-05}')",
     )
     schema = "id int, d date, at timestamp, n timestamp_ntz, i int, l date"
-    frame = with_quotes(TableReader(spark, odd_forms(schema, "shop.odd")).rows([(None, 3)]))
+    frame = shown(TableReader(spark, odd_forms(schema, "shop.odd")).rows([(None, 3)]))
     rows = frame.withColumn("at", F.col("at").cast("string")).collect()
     (good,) = [row for row in rows if row["_ackledger_error"] is None]
     assert (good["d"], good["at"]) == (date(2026, 1, 31), "2026-01-30 20:02:03.000004")
@@ -867,7 +881,7 @@ def test_an_instant_is_no_local_time(spark, shop):
     """A timestamptz, whose local time depends on a zone, fails in a column without time zone."""
     shop.do("INSERT INTO shop.orders (at) VALUES ('2026-01-31 01:02:03+05')")
     source = shop.source(schema="id int, at timestamp_ntz")
-    (row,) = with_quotes(TableReader(spark, source).rows([(None, 1)])).collect()
+    (row,) = shown(TableReader(spark, source).rows([(None, 1)])).collect()
     assert row["_ackledger_error"] == (
         "malformed row: at: expected timestamp_ntz, found 2026-01-30 20:02:03+00"
     )
@@ -882,7 +896,7 @@ def test_what_sqlite_holds_in_a_column_of_another_type(spark, lite):
         "INSERT INTO orders VALUES (4, cast(x'ff' AS text), 1), (5, NULL, 1.5)",
         schema="id int, at timestamp_ntz, n int",
     )
-    frame = with_quotes(TableReader(spark, source).rows([(None, 5)]))
+    frame = shown(TableReader(spark, source).rows([(None, 5)]))
     rows = frame.orderBy("id", "_ackledger_error").collect()
     assert [row["_ackledger_error"] for row in rows] == [
         "malformed row: at: expected timestamp_ntz, found \\udcff",
@@ -963,7 +977,7 @@ def test_stored_records_are_fitted_to_todays_schema(spark, shop):
         "_ackledger_error",
         "_ackledger_quoted",
     ]
-    rows = with_quotes(frame).orderBy("_ackledger_message").collect()
+    rows = shown(frame).orderBy("_ackledger_message").collect()
     assert [row["_ackledger_message"] for row in rows] == [1, 2, 3]
     assert [row["id"] for row in rows] == [1, 2, None]
     assert [row["n"] for row in rows] == [Decimal("1.00"), Decimal("12345.00"), None]

@@ -66,7 +66,7 @@ def post_deltas(
     with posting_ahead(database, run) as cursor:
         if values:
             execute_values(cursor, "INSERT INTO ledger_delta VALUES %s", values)
-        post_fails(cursor, batch_id, run_id, failing)
+        post_fails(cursor, batch_id, run_id, failing, masks=False)
 
 
 def record_of(deltas: Iterable[Delta]) -> Record:

@@ -3,7 +3,7 @@
 from ledger.batch.publishing import Published, publish
 from ledger.batch.rebuilds import rebuild
 from ledger.execution import withhold
-from ledger.spark.failures import failures_of
+from ledger.spark.failures import Failures
 from ledger.spark.job import Job
 
 
@@ -11,7 +11,7 @@ def publish_settled(job: Job, batch_id: int) -> list[Published]:
     """Request units again and withhold what failed, then publish; what was published. What fails of
     the first is raised after the last.
     """
-    failures, published = failures_of(job.pipeline), list[Published]()
+    failures, published = Failures(job.pipeline), list[Published]()
     with failures.collect():
         rebuild(job, batch_id)
     with failures.collect():

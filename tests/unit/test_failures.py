@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from ledger import cli, run_step
+from ledger import Pipeline, cli, run_step
 from ledger.batch.settlement import Settlement
 from ledger.batch.step_runs import Record
 from ledger.cli import base
@@ -25,7 +25,6 @@ from ledger.core.states import BatchStatus
 from ledger.errors import (
     EXIT_PERMANENT,
     ConfigurationError,
-    Failures,
     FencedError,
     InputError,
     LedgerError,
@@ -33,14 +32,15 @@ from ledger.errors import (
     NotReadyError,
     StageError,
     UnavailableError,
+    quote,
 )
 from ledger.execution import StepResult
 from ledger.settings import VERBOSE, Settings
 from ledger.sources.base import raised_by_task
 from ledger.sources.listing import list_files
 from ledger.spark.failures import (
+    Failures,
     _own_frame,
-    error_text,
     explained,
     read_failure,
     recorded,
@@ -626,7 +626,7 @@ def test_what_fails_beside_others_is_logged_in_one_line(monkeypatch, caplog, sho
     """A failure that keeps nothing else waiting is one line, with whose it is; the traceback needs
     --verbose. The first is raised at the end."""
     monkeypatch.setenv(VERBOSE, "1") if shown else monkeypatch.delenv(VERBOSE, raising=False)
-    failures, error = Failures(error_text), PySparkException(WORKER)
+    failures, error = Failures(Pipeline("shop")), PySparkException(WORKER)
     error.add_note("Sink 'x' has not published batch 7")
     with failures.collect():
         raise error
@@ -673,7 +673,7 @@ def test_errors_name_what_others_said():
     task = raised_by_task(PySparkException("ledger.errors.InputError: bad ann"))
     assert task is not None
     assert "bad ann" in str(task)
-    stage = StageError("a row was refused:\n bad\n ann.", quotes=["bad\n ann."])
+    stage = StageError("a row was refused:\n " + quote("bad\n ann."))
     again = explained(stage, "batch 7 failed", "Run it again")
     assert str(again) == "batch 7 failed: a row was refused: bad ann. Run it again"
     unknown = explained(KeyError("bad ann"), "batch 7 failed", "Run it again")

@@ -37,7 +37,7 @@ def test_fails_are_copied_a_few_at_a_time(monkeypatch):
         [None, *(f"r\n{n}" for n in range(6))],
     )
     cursor = Cursor()
-    assert posting.post_fails(cursor, 8, 9, [fails]) == 7
+    assert posting.post_fails(cursor, 8, 9, [fails], masks=False) == 7
     assert len(cursor.pieces) == 3
     lines = list(csv.reader(StringIO(b"".join(cursor.pieces).decode())))
     reasons = ["a", posting.NO_REASON]
@@ -49,7 +49,9 @@ def test_without_fails_nothing_is_copied():
     """Nor is the server asked."""
     cursor = Cursor()
     nothing = np.empty(0, np.int64)
-    posting.post_fails(cursor, 8, 9, [Fails(nothing, nothing.astype(np.int32), nothing > 0, ())])
+    posting.post_fails(
+        cursor, 8, 9, [Fails(nothing, nothing.astype(np.int32), nothing > 0, ())], masks=True
+    )
     assert cursor.pieces == []
 
 
@@ -79,6 +81,6 @@ def test_edges_are_counted_in_64_bits():
     """The greatest count arrives as it is."""
     most, ones = np.array([(1 << 63) - 1]), np.ones(1, np.int64)
     cursor = Cursor()
-    posting.post(cursor, 8, 9, Deltas(ones, ones, ones, most, most))
+    posting.post(cursor, 8, 9, Deltas(ones, ones, ones, most, most), masks=True)
     row = b"".join(cursor.pieces).removeprefix(HEADER).removesuffix(TRAILER)
     assert struct.unpack(">h" + "iq" * 7, row)[2::2][-2:] == ((1 << 63) - 1,) * 2

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from ledger.core.outcomes import FailedRecord, dropped
 from ledger.core.text import as_reason
+from ledger.errors import shown
 from ledger.spark.steps.record_task import Taking, transform
 from ledger.types.fitting import yielded
 
@@ -209,7 +210,7 @@ def test_batches_of_a_record_stage(redacts, drawn):
         ]  # fmt: skip
         arrays.append(pa.RecordBatch.from_arrays(columns, [f"_{n}" for n in range(len(INPUT))]))
         first += len(batch)
-    stage = (played(names, scripts), Taking(schema), yielded(schema), redacts)
+    stage = (played(names, scripts), Taking(schema), yielded(schema))
     outputs = list(transform(*stage, INPUT, INPUT[-2:], iter(arrays)))
     assert [output.schema.names for output in outputs] == [
         [*names, *INPUT[-2:], "_failed", "_dropped"]
@@ -221,7 +222,9 @@ def test_batches_of_a_record_stage(redacts, drawn):
     ]
     entries = [tuple(row.values()) for output in outputs for row in output.to_pylist()]
     width = len(names)
-    assert [(row[:width], list(row[width:-2]), *row[-2:]) for row in entries] == rows
+    marks = [[why and shown(why, masks=redacts) for why in row[-2:]] for row in entries]
+    others = [(row[:width], list(row[width:-2])) for row in entries]
+    assert [(*row, *why) for row, why in zip(others, marks, strict=True)] == rows
 
 
 @given(st.lists(st.sampled_from(COLUMNS["s"][1]), max_size=40))

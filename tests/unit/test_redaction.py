@@ -19,16 +19,17 @@ from ledger.core.run_request import Interval
 from ledger.databases.driver_errors import translated
 from ledger.errors import (
     DeclarationError,
-    Failures,
     InputError,
     LedgerError,
     StageError,
     UnavailableError,
+    quote,
     redacted,
+    shown,
 )
 from ledger.sources.base import Scope
 from ledger.sources.sql.queries import _as_stored, _checked
-from ledger.spark.failures import explained
+from ledger.spark.failures import Failures, explained
 from ledger.store.connection import Database
 from ledger.store.queries.claims import NextRange
 
@@ -123,7 +124,7 @@ def test_columns_are_checked_with_the_pipeline():
 def test_an_error_without_what_it_quotes():
     """The words that an error names as somebody else's are masked; what is not the ledger's own
     keeps its class; kind and notes stay."""
-    exc = StageError("a row was refused: bad ann. Fix it", quotes=["bad ann"])
+    exc = StageError(f"a row was refused: {quote('bad ann')}. Fix it")
     exc.add_note("To go on: x")
     masked = redacted(exc)
     assert (type(masked), str(masked)) == (StageError, "a row was refused: ***. Fix it")
@@ -132,40 +133,48 @@ def test_an_error_without_what_it_quotes():
     error.add_note("row ann")
     other = redacted(error, UnavailableError)
     assert not hasattr(other, "__notes__")
-    whole = redacted(StageError("bad ann", quotes=["", "bad ann"]))
+    whole = redacted(StageError(quote("bad ann")))
     assert str(whole).startswith("StageError. Its words may hold")
     assert type(other) is UnavailableError
     assert str(other).startswith("ValueError. Its words may hold what the pipeline redacts")
 
 
-def test_an_error_that_lacks_its_quotes_is_hidden():
-    """Where the text does not have what it is said to quote, as when it was cut or reworded, no
-    word of it is shown."""
-    cut = StageError("a row was refused: bad an", quotes=["bad ann@x.org"])
-    assert str(redacted(cut)).startswith("StageError. Its words may hold")
-    both = StageError("bad ann of ann", quotes=["bad ann", "ann"])
-    assert str(redacted(both)) == "*** of ***"
+def test_a_text_with_quotes():
+    """Quotes are shown as they are, or what stands for them; of a text that was cut the rest is
+    one. Words that have marks, as those of an error that quotes, are one quote.
+    """
+    text = f"row {quote('ann')}: {quote('bad ann', 'DataError [22000]')}"
+    assert shown(text) == str(StageError(text)) == "row ann: bad ann"
+    assert shown(text, masks=True) == "row ***: DataError [22000]"
+    cut = text[: text.index("bad") + 5]
+    assert (shown(cut), shown(cut, masks=True)) == ("row ann: bad a", "row ***: ***")
+    assert shown(quote(text), masks=True) == "***"
+    assert shown(quote(text)) == "row ann: bad ann"
+    assert shown(quote("a\x03b\x04c\x02d"), masks=True) == "***"
+    assert shown(quote("")) == ""
 
 
 def test_an_error_that_others_raise_is_a_quote():
-    """A stage's function may raise an error of the ledger with any words: without quotes they are
-    left out, and named again they still are. What the ledger raises when such code calls it is
-    shown, and so is what an author says beside the quotes."""
+    """A stage's function may raise an error of the ledger with any words: they are left out, and
+    named again they still are, also where a value in them looks like a mark. What the ledger raises
+    when such code calls it is shown."""
 
     def caught(raising):
         with pytest.raises(LedgerError) as error:
             raising()
         return error.value
 
-    def stage(**quotes):
-        raise StageError("unknown customer ann@x.org", **quotes)
+    def stage(name="ann@x.org"):
+        raise StageError(f"unknown customer {name}")
 
     own = caught(stage)
-    assert str(redacted(own)).startswith("StageError. Its words may hold")
+    place = re.escape(__file__)
+    left_out = rf"StageError \({place}:\d+, in stage\)\. Its words may hold .* are left out"
+    assert re.fullmatch(left_out, str(redacted(own)))
     reworded = explained(own, "batch 7 failed", "Run it again")
     assert str(redacted(reworded)) == "batch 7 failed: ***. Run it again"
-    quoting = caught(lambda: stage(quotes=["ann@x.org"]))
-    assert str(redacted(quoting)) == "unknown customer ***"
+    for odd in (quote(""), quote("x") + "ann@x.org", "\x02", "\x03", "\x04ann"):
+        assert re.fullmatch(left_out, str(redacted(caught(lambda odd=odd: stage(odd)))))
     ours = caught(lambda: Pipeline(""))
     assert str(redacted(ours)) == str(ours)
 
@@ -211,15 +220,26 @@ def test_text_that_is_no_utf_8_is_a_quote():
     assert str(redacted(caught.value)) == "expected text that is UTF-8, found ***"
 
 
+def test_what_a_driver_says_is_a_quote():
+    """A sink of one's own may raise a driver's error within a transaction of the ledger."""
+    error = sa.exc.DataError("INSERT ann", {"email": "ann"}, ValueError("bad ann"))
+    with (
+        pytest.raises(LedgerError, match="bad ann") as caught,
+        translated(Database("postgresql://")),
+    ):
+        raise error
+    assert str(redacted(caught.value)) == "the ledger database refused a statement: ***"
+
+
 def test_failures_are_hidden_before_they_are_reported(caplog):
-    """What is kept of a failure, and logged of it, is what it was made into; a note that others
-    have added is left out.
+    """What is kept of a failure, and logged of it, is masked; a note that others have added is
+    left out.
     """
-    failures, wrong = Failures(str, redacted), StageError("bad ann", quotes=["ann"])
+    failures, wrong = Failures(people("name")), StageError(f"bad {quote('ann')}")
     wrong.add_note("note")
     with failures.collect():
         raise wrong
-    with pytest.raises(LedgerError, match=r"^bad \*\*\*") as caught:
+    with pytest.raises(LedgerError, match=r"^StageError .*Its words may hold") as caught:
         failures.raise_first()
     assert not hasattr(caught.value, "__notes__")
     assert "ann" not in caplog.text
@@ -229,7 +249,7 @@ class _BadRowError(StageError):
     """An author's own, which is made of other arguments."""
 
     def __init__(self, row, why):
-        super().__init__(f"{why}: {row}", quotes=[row["id"], str(row)])
+        super().__init__(f"{why}: {quote(row)}")
 
 
 def test_an_authors_own_class_of_ours_is_masked_as_ours():

@@ -17,7 +17,7 @@ from ledger.core.commands import ackledger
 from ledger.core.declared_steps import DeclaredStep
 from ledger.core.redaction import Redaction
 from ledger.core.states import RunState
-from ledger.errors import InputError, LostFileError
+from ledger.errors import InputError, LostFileError, shown
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.store.connection import Database
@@ -221,7 +221,8 @@ class _Tree:
         )
         self._is_carried = carried is not None
         if error is not None:
-            return Branch(source.name, Fate.FAILED, error, content)
+            masks = self._redact.hides_text(table.column_names, source.declared.layout)
+            return Branch(source.name, Fate.FAILED, shown(error, masks=masks), content)
         branches = self._branches(source.name, position)
         return Branch(source.name, Fate.PASSED_ON, None, content, branches=branches)
 
@@ -281,11 +282,13 @@ class _Tree:
 
     def _branch(self, step: _Step, row: Row) -> Branch:
         """Return the branch of a row, with all that came of it."""
+        masks = bool(self._redact.columns)
         if row.failed is not None:
-            return Branch(step.name, Fate.FAILED, row.failed, row.content)
+            return Branch(step.name, Fate.FAILED, shown(row.failed, masks=masks), row.content)
         if row.dropped is not None:  # an explicit ack has no reason
             fate = Fate.DROPPED if row.dropped else Fate.ACKED
-            return Branch(step.name, fate, row.dropped or None, row.content)
+            why = shown(row.dropped, masks=masks)
+            return Branch(step.name, fate, why or None, row.content)
         reason = _TAKEN_OVER if row.taken_over else None
         if (step.name, row.position) in self._shown:
             return Branch(step.name, Fate.PASSED_ON, reason, row.content, repeated=True)

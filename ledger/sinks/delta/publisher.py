@@ -24,6 +24,7 @@ from ledger.errors import (
     StageError,
     UnavailableError,
     WaitedError,
+    quote,
 )
 from ledger.sinks.base import Delivery, Publisher, SinkPlan, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
@@ -212,8 +213,7 @@ class DeltaPublisher(Publisher):
     def _failed(self, what: str, exc: Exception) -> LedgerError:
         kind = UnavailableError if isinstance(exc, OSError) else ConfigurationError
         return kind(
-            f"Delta table {self._path} {what}: {exc}. Fix the cause and run it again",
-            quotes=[str(exc)],
+            f"Delta table {self._path} {what}: {quote(exc)}. Fix the cause and run it again"
         )
 
     def _to_remove(self, table: "DeltaTable", delivery: Delivery) -> list[TableFile]:

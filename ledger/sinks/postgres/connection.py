@@ -12,7 +12,15 @@ from ledger.databases.addresses import shown
 from ledger.databases.connections import engine_of
 from ledger.databases.driver_errors import Report, Trouble, persist, translated
 from ledger.databases.timeouts import LOCK_TIMEOUT
-from ledger.errors import ConfigurationError, LedgerError, StageError, UnavailableError, WaitedError
+from ledger.errors import (
+    ConfigurationError,
+    LedgerError,
+    StageError,
+    UnavailableError,
+    WaitedError,
+    marked,
+    quote,
+)
 
 Result = TypeVar("Result")
 
@@ -40,7 +48,7 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     try:
         return persist(lambda: once(url, work))
     except UnavailableError as exc:
-        raise WaitedError(str(exc), quotes=exc.quotes) from exc
+        raise WaitedError(marked(exc)) from exc
 
 
 def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
@@ -71,30 +79,27 @@ class Target:
         """Return the error of the ledger for an error of the driver, with advice for the owner of
         the sink.
         """
-        message = report.message + _where(report)
+        message = quote(report.message + _where(report))
         match report.trouble:
             case Trouble.VALUE:
                 return StageError(
                     f"{shown(self.url)} refused a row: {message}. Nothing of the batch was"
                     " published. What it was staged against has changed since, or a trigger, a"
                     " missing partition, or a row of another batch is in the way: change the table"
-                    " so that it takes the row, then publish it again",
-                    quotes=[message],
+                    " so that it takes the row, then publish it again"
                 )
             case Trouble.REFUSED | Trouble.RIGHTS | Trouble.READ_ONLY:
                 return ConfigurationError(
                     f"{shown(self.url)} refused the sink: {message}. Check the url, the password"
-                    f" and the rights of its user{report.advice}",
-                    quotes=[message],
+                    f" and the rights of its user{report.advice}"
                 )
             case Trouble.LOCKED | Trouble.LOST:
                 kind = WaitedError if report.trouble is Trouble.LOCKED else UnavailableError
                 return kind(
                     f"{shown(self.url)} did not answer: {message}. Check that the database runs and"
-                    " is not locked, then run this again",
-                    quotes=[message],
+                    " is not locked, then run this again"
                 )
-        return LedgerError(f"{shown(self.url)} refused a statement: {message}", quotes=[message])
+        return LedgerError(f"{shown(self.url)} refused a statement: {message}")
 
 
 def _where(report: Report) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from ledger.core.text import quantity
 from ledger.databases.driver_errors import code_of, first_line
 from ledger.databases.identifiers import literal_name, quoted
-from ledger.errors import StageError
+from ledger.errors import StageError, quote
 from ledger.sinks.base import Delivery
 from ledger.sinks.postgres.table import BATCH, STAGE, TablePlace, execute_literally
 
@@ -43,14 +43,6 @@ class _ForeignKey:
     partners: Sequence[str]
 
 
-@dataclass(frozen=True)
-class _Violation:
-    """``text``: which key, and by which rows. ``values``: the part of it that quotes rows."""
-
-    text: str
-    values: str
-
-
 @contextmanager
 def check_at_end(
     connection: Connection,
@@ -75,18 +67,16 @@ def check_at_end(
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT staged")
         violations = _violations(connection, place, columns, gone)
         advice = _MISSING if violations or not gone else _REFERRED_TO
-        violations = violations or [_in_its_own_words(exc)]
-        texts = "; ".join(violation.text for violation in violations)
         raise StageError(
             f"sink {delivery.sink!r}: {place} does not take batch {delivery.batch_id}:"
-            f" {texts}. Nothing of the batch is published there. {advice}",
-            quotes=[violation.values for violation in violations],
+            f" {'; '.join(violations or [_in_its_own_words(exc)])}. Nothing of the batch is"
+            f" published there. {advice}"
         ) from exc
 
 
 def _violations(
     connection: Connection, place: TablePlace, columns: Sequence[str], gone: Sequence[int]
-) -> list[_Violation]:
+) -> list[str]:
     """Return each foreign key that staged rows violate, with the first of their values. Left out
     are keys of columns that were not staged, and keys into a table of which this user may not read
     all rows.
@@ -97,15 +87,14 @@ def _violations(
     return [_violation(key, orphans) for key, orphans in results if orphans]
 
 
-def _violation(key: _ForeignKey, orphans: Sequence[tuple[Any, ...]]) -> _Violation:
+def _violation(key: _ForeignKey, orphans: Sequence[tuple[Any, ...]]) -> str:
     *_, distinct, rows = orphans[0]
     values = ", ".join(f"({', '.join(map(str, orphan[:-2]))})" for orphan in orphans)
     more = f" and {distinct - len(orphans):,} more" if distinct > len(orphans) else ""
     names = ", ".join(map(quoted, key.columns))
-    return _Violation(
+    return (
         f'foreign key "{key.name}": {quoted(key.schema)}.{quoted(key.table)} lacks what'
-        f" {quantity(int(rows), 'row refers', 'rows refer')} to: ({names}) = {values}{more}",
-        values,
+        f" {quantity(int(rows), 'row refers', 'rows refer')} to: ({names}) = {quote(values)}{more}"
     )
 
 
@@ -133,11 +122,10 @@ def _orphans(
     return [tuple(row) for row in execute_literally(connection, statement)]
 
 
-def _in_its_own_words(exc: DBAPIError) -> _Violation:
+def _in_its_own_words(exc: DBAPIError) -> str:
     """The server's message, with the row that it names."""
     detail = getattr(getattr(exc.orig, "diag", None), "message_detail", None) or ""
-    message = f"{first_line(exc)}: {detail}".rstrip(": .")
-    return _Violation(message, message)
+    return quote(f"{first_line(exc)}: {detail}".rstrip(": ."))
 
 
 # Of a partitioned table that is referenced there is a constraint for each partition besides.

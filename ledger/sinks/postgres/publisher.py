@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Table
 
 from ledger.core.probes import reached
 from ledger.databases.addresses import postgresql, resolved
-from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
+from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError, quote
 from ledger.sinks.base import (
     WHERE_STAGED_FILES_ARE_LOST,
     Delivery,
@@ -203,18 +203,16 @@ class PostgresPublisher(Publisher):
         key = ", ".join("null" if value is None else repr(value) for value in values)
         problem = (
             f"sink {delivery.sink!r}: {rows} row(s) of batch {delivery.batch_id} have the key "
-            f"({', '.join(self._key)}) = ({key})"
+            f"({', '.join(self._key)}) = {quote(f'({key})')}"
         )
         if None in values:
             raise StageError(
                 f"{problem}: expected no null in it: fill or drop these rows in the stage before"
-                " the sink",
-                quotes=[f"({key})"],
+                " the sink"
             )
         raise StageError(
             f"{problem}: expected one, for no order says which is the newest: leave one in the"
-            " stage before the sink",
-            quotes=[f"({key})"],
+            " stage before the sink"
         )
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from ledger.core.column_names import ROOT, ROOTS, UNIT
-from ledger.errors import StageError
+from ledger.errors import StageError, quote
 from ledger.sinks.base import Refusal
 from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres import trial as target_trial
@@ -130,9 +130,8 @@ class Trial:
         if len(self._refusals) > MOST_REFUSED:
             raise StageError(
                 f"the sink's table {self._place} refuses more than {MOST_REFUSED:,} rows, the last "
-                f"with: {reason}. The stage or the table is probably broken: fix it, then run the "
-                "sink again",
-                quotes=[reason],
+                f"with: {quote(reason, masked)}. The stage or the table is probably broken: fix it,"
+                " then run the sink again"
             )
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from ledger.core.column_names import TEXT
-from ledger.errors import InputError
+from ledger.errors import InputError, quote
 from ledger.sources.files.blocks import body
 from ledger.sources.files.lines import key_paths
 from ledger.sources.files.text import TextReader
@@ -175,7 +175,6 @@ def _renamed(where: str, path: KeyPath, beside: Sequence[KeyPath]) -> InputError
     name, names = shown(path), ", ".join(ascii(shown(other)) for other in nearest)
     return InputError(
         f"{where}: no record has column {name!r}, which would be null in all of them, and records"
-        f" have keys that are no columns: {names}. If the column was renamed there, rename it in"
-        f" the schema. If records may lack it, declare the source with optional=[{name!r}]",
-        quotes=[names],
+        f" have keys that are no columns: {quote(names)}. If the column was renamed there, rename"
+        f" it in the schema. If records may lack it, declare the source with optional=[{name!r}]"
     )

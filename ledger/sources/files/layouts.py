@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 
 from ledger.core.paths import is_local
-from ledger.errors import InputError, LedgerError, together
+from ledger.errors import InputError, LedgerError, quote, together
 from ledger.sources.files.lines import Format
 from ledger.sources.listing import UNREADABLE, opened
 from ledger.sources.parsing.keys import folded, spelt
@@ -107,16 +107,12 @@ def _names(path: str, header: str, form: Format) -> list[str]:
             hint += " nothing"
         raise InputError(
             f"the header of {path}: expected the names of columns, found {len(header):,} characters"
-            f" that begin with {header[:_MOST_SHOWN]!r}{hint}, or declare the source with"
-            " header=False",
-            quotes=[repr(header[:_MOST_SHOWN])],
+            f" that begin with {quote(repr(header[:_MOST_SHOWN]))}{hint}, or declare the source"
+            " with header=False"
         )
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
-        raise InputError(
-            f"the header of {path} has {repeated[0]!r} twice: fix the file",
-            quotes=[repr(repeated[0])],
-        )
+        raise InputError(f"the header of {path} has {quote(repr(repeated[0]))} twice: fix the file")
     return names
 
 
@@ -129,9 +125,8 @@ def _check_order(path: str, names: list[str], schema: StructType) -> None:
         )
         raise InputError(
             f"the header of {path} is not the schema's names in order: expected "
-            f"{', '.join(schema.names)}; found {shown}. Fix the file, or declare the "
-            f"source with header=False{way_out}",
-            quotes=[f"found {shown}"],
+            f"{', '.join(schema.names)}; {quote(f'found {shown}')}. Fix the file, or declare the "
+            f"source with header=False{way_out}"
         )
 
 
@@ -145,9 +140,8 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
         if meant is not None and name not in schema.names:
             shown = spelt(name, meant)
             raise InputError(
-                f"the header of {path}: expected column {meant!r}, found {shown}; did you mean "
-                f"{meant!r}? Fix the file, or the schema",
-                quotes=[f"found {shown}"],
+                f"the header of {path}: expected column {meant!r}, {quote(f'found {shown}')}; did"
+                f" you mean {meant!r}? Fix the file, or the schema"
             )
     missing = [
         field.name for field in schema.fields if not field.nullable and field.name not in names
@@ -155,9 +149,8 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
     if missing or not set(names) & set(schema.names):
         expected = f"NOT NULL column {missing[0]}" if missing else "a column of the schema"
         raise InputError(
-            f"the header of {path}: expected {expected}, found {', '.join(names)}. Fix the file, "
-            "or the schema",
-            quotes=[f"found {', '.join(names)}"],
+            f"the header of {path}: expected {expected}, {quote('found ' + ', '.join(names))}. Fix"
+            " the file, or the schema"
         )
     ignored = sum(name not in schema.names for name in names)
     if ignored:  # not their names: who has no header has values there
@@ -371,9 +364,8 @@ def _require_microseconds(path: str, exact: pa.Table, cut: pa.Table) -> None:
                 value = f"{microseconds[first].cast(pa.string())}{rest[first]:03}"
                 raise InputError(
                     f"{path}: column {name} holds nanoseconds, which Spark does not read: found"
-                    f" {value}; write it with microseconds, with pyarrow"
-                    " coerce_timestamps='us'",
-                    quotes=[value],
+                    f" {quote(value)}; write it with microseconds, with pyarrow"
+                    " coerce_timestamps='us'"
                 )
 
 

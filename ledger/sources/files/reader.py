@@ -105,7 +105,7 @@ class Reader(SourceReader):
         else:
             self._layouts(paths)
 
-    def write(self, claim: Claim, folder: str, *, masked: bool) -> WrittenFiles | None:
+    def write(self, claim: Claim, folder: str) -> WrittenFiles | None:
         """Write the records of a claim to a folder: see ``SourceReader.write``.
 
         Return None, and write nothing, if some files cannot be read by columns. Return None as well
@@ -118,7 +118,7 @@ class Reader(SourceReader):
         if not all(reader.is_by_columns for reader in readers):
             return None
         done = [
-            Writer(reader, folder, number, self._source.by_name, masked, writing.GROUP_BYTES).write(
+            Writer(reader, folder, number, self._source.by_name, writing.GROUP_BYTES).write(
                 self._spark
             )
             for number, reader in enumerate(readers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 from tempfile import gettempdir
-from urllib.parse import quote
+from urllib.parse import quote as escaped
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from ledger.core.column_names import BETWEEN, FILE, TEXT
 from ledger.core.paths import is_local
-from ledger.errors import InputError
+from ledger.errors import InputError, quote
 from ledger.sources.files.blocks import BLOCK, Block, Cutter, body, cut, text_lines
 from ledger.sources.files.layouts import encoded
 from ledger.sources.files.lines import Format
@@ -199,7 +199,7 @@ def _split(records: Iterator[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
 def url(path: str) -> str:
     """A path, in which quoted characters stand for those that a URL has not."""
     scheme, separator, rest = ("", "", path) if is_local(path) else path.partition("://")
-    return f"{scheme}{separator}{quote(rest, errors='surrogateescape')}"
+    return f"{scheme}{separator}{escaped(rest, errors='surrogateescape')}"
 
 
 def in_tasks(
@@ -259,6 +259,5 @@ def _reading(path: str) -> Iterator[None]:
     except UNREADABLE as exc:
         if isinstance(exc, OSError) and exc.errno in FULL:  # of what is kept of it
             raise no_space(gettempdir()) from exc
-        quotes = [str(exc)] if isinstance(exc, ValueError) else []
-        message = f"source file {path} cannot be read: {exc}"
-        raise InputError(message, quotes=quotes) from exc
+        words = quote(exc) if isinstance(exc, ValueError) else exc
+        raise InputError(f"source file {path} cannot be read: {words}") from exc

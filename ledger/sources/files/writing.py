@@ -48,15 +48,14 @@ class Writer:
     """Writes the records of ``reader``.
 
     ``folder``: of the run. ``part``: which of the run's writers it is. ``by_name``: whether the
-    columns of files are read by their names. ``masked``: the values that reasons quote are masked.
-    ``group_bytes``: in memory, of the records that are written in one go.
+    columns of files are read by their names. ``group_bytes``: in memory, of the records that are
+    written in one go.
     """
 
     reader: TextReader
     folder: str
     part: int
     by_name: bool
-    masked: bool
     group_bytes: int
 
     def write(self, spark: SparkSession) -> WrittenFiles:
@@ -95,7 +94,7 @@ class Writer:
         Rows without a text, which have ``_PATH``, are kept.
         """
         texts = unread.withColumn(TEXT, F.col(TEXT).cast("string"))
-        parsed = with_quotes(records_of(self.reader.form, texts), masked=self.masked)
+        parsed = with_quotes(records_of(self.reader.form, texts))
         names = [field.name for field in self.schema.fields if field.name in parsed.columns]
         return parsed.select(POSITION, _PATH, *(f"`{name}`" for name in names))
 

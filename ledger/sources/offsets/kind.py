@@ -4,7 +4,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.run_request import Interval
-from ledger.errors import InputError
+from ledger.errors import InputError, quote
 from ledger.sources.base import Claim, Scope, Source, SourceReader
 from ledger.sources.offsets.source import OffsetSource
 
@@ -39,9 +39,8 @@ class Offsets(Source):
         end = self._declared.latest(deepcopy(start), room)
         if end is None and start is not None:
             raise InputError(
-                f"source {scope.source!r}: latest returned None after offset {start!r}: expected an"
-                " offset, which is that one if there is nothing new",
-                quotes=[repr(start)],
+                f"source {scope.source!r}: latest returned None after offset {quote(repr(start))}:"
+                " expected an offset, which is that one if there is nothing new"
             )
         return scope.claim(end=end, records=room)
 

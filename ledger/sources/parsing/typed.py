@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, UNIT, check_names, is_own
-from ledger.errors import MASK, DeclarationError, InputError, suggestion
+from ledger.errors import MARKS, QUOTE, UNQUOTE, DeclarationError, InputError, suggestion
 from ledger.sources.parsing.values import from_text, nulls
 from ledger.types.spark import nullable, without_lengths
 
@@ -98,13 +98,13 @@ def aligned(
 
 def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
     """Stored values in ``schema``. A record that did not fit before may have lost some: it then
-    stays as it was, and all of its reason is a quote."""
+    stays as it was."""
     own = [f"`{name}`" for name in stored.columns if not is_own(name)]
     whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
     is_intact = F.col(ERROR).isNull() | whole
     good = aligned(stored.where(is_intact).drop(RAW, ERROR), schema)
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
-    reason = F.lit("").alias(ERROR), F.col(ERROR).alias(QUOTED)
+    reason = ERROR, F.lit(None).cast("string").alias(QUOTED)
     spoilt = stored.where(~is_intact)
     return good.unionByName(spoilt.select(*_lasting(stored), *nothing, RAW, *reason))
 
@@ -114,14 +114,18 @@ def _lasting(stored: DataFrame) -> list[str]:
     return [name for name in (MESSAGE, UNIT) if name in stored.columns]
 
 
-def with_quotes(records: DataFrame, *, masked: bool = False) -> DataFrame:
-    """Records of a source, each reason in whose ``ERROR`` ends with the value that it quotes, or
-    with a mask for it."""
+def with_quotes(records: DataFrame) -> DataFrame:
+    """Records of a source, each reason in whose ``ERROR`` ends with the value that it quotes."""
     if QUOTED not in records.columns:
         return records
-    value = F.lit(MASK) if masked else F.col(QUOTED)
-    whole = F.when(F.col(QUOTED).isNotNull(), F.concat(ERROR, value)).otherwise(F.col(ERROR))
+    quoted = F.col(QUOTED).isNotNull()
+    whole = F.when(quoted, F.concat(ERROR, quote_of(F.col(QUOTED)))).otherwise(F.col(ERROR))
     return records.withColumn(ERROR, whole).drop(QUOTED)
+
+
+def quote_of(words: Column) -> Column:
+    """Mark words of others in a reason, as ``ledger.errors.quote`` does."""
+    return F.concat(F.lit(QUOTE), F.translate(words, MARKS, ""), F.lit(UNQUOTE))
 
 
 def _fitted(value: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:

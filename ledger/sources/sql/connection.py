@@ -14,7 +14,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from ledger.databases.connections import engine_of
 from ledger.databases.driver_errors import Report, Trouble, translated
-from ledger.errors import InputError, LedgerError, UnavailableError
+from ledger.errors import InputError, LedgerError, UnavailableError, quote
 from ledger.sources.sql.source import SqlSource
 
 # Sessions of this name only read, and need not be waited for.
@@ -169,11 +169,11 @@ class ReadFrom:
         """Return the ledger's error for an error of the driver, with advice for the owner of the
         source.
         """
+        message = quote(report.message)
         if report.trouble in (Trouble.LOST, Trouble.LOCKED):
             return UnavailableError(
-                f"{self.source.shown} did not answer: {report.message}. Check that the database"
-                " runs and is not locked, then run this again",
-                quotes=[report.message],
+                f"{self.source.shown} did not answer: {message}. Check that the database runs"
+                " and is not locked, then run this again"
             )
         is_denial = report.trouble in (Trouble.REFUSED, Trouble.RIGHTS)
         what = (
@@ -182,7 +182,5 @@ class ReadFrom:
             else "declaration, and table"
         )
         return InputError(
-            f"{self.source.shown} refused the reading: {report.message}. Check the {what}"
-            f"{report.advice}",
-            quotes=[report.message],
+            f"{self.source.shown} refused the reading: {message}. Check the {what}{report.advice}"
         )

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ledger.core.text import quantity
-from ledger.errors import InputError, NotReadyError
+from ledger.errors import InputError, NotReadyError, quote
 from ledger.sources.cursor import Range, Value
 from ledger.sources.sql.connection import SourceTable, asking, connected, find_table
 from ledger.sources.sql.source import SqlSource
@@ -117,11 +117,10 @@ def _require_ahead(connection: Connection, table: SourceTable, after: Value | No
             " user, so that it sees that the next ones are greater"
         )
     raise InputError(
-        f"{source.shown}: expected rows with {source.cursor!r} above {after}, up to which it was"
-        f" read, found none, and {top} as the greatest: the table was emptied, or restored, and"
-        " counts from an earlier value again. Declare the source under a new name, which reads all"
-        f" that is there{hint}",
-        quotes=[str(after), str(top)],
+        f"{source.shown}: expected rows with {source.cursor!r} above {quote(after)}, up to which it"
+        f" was read, found none, and {quote(top)} as the greatest: the table was emptied, or"
+        " restored, and counts from an earlier value again. Declare the source under a new name,"
+        f" which reads all that is there{hint}"
     )
 
 
@@ -206,9 +205,8 @@ def _refuse_unreachable(
     if number:
         raise InputError(
             f"{table.source.shown}: {quantity(number, 'row')} would not be read. The greatest value"
-            f" of the cursor {table.source.cursor!r} is {value}: expected times from the year 1 to"
-            f" {last}, two days from now. Correct these rows, or choose another cursor",
-            quotes=[str(value)],
+            f" of the cursor {table.source.cursor!r} is {quote(value)}: expected times from the"
+            f" year 1 to {last}, two days from now. Correct these rows, or choose another cursor"
         )
 
 
@@ -250,15 +248,15 @@ def _require_drawn(connection: Connection, table: SourceTable, top: Value) -> No
     if drawn is None or drawn.last is None or not isinstance(top, int | Decimal):
         return
     if top > drawn.last:
+        shown = quote(top)
         raise InputError(
-            f"{table.source.shown}: a row has {top} in the cursor {table.source.cursor!r}, but its"
-            f" sequence {drawn.sequence} has only come to {drawn.last}: rows to come would have"
-            " smaller values and never be read. Correct the row, or let the sequence go on above"
-            f" it: SELECT setval('{drawn.sequence}', {top}). If writers always set the column"
-            f" themselves, remove the sequence: ALTER TABLE {table.source.table} ALTER"
+            f"{table.source.shown}: a row has {shown} in the cursor {table.source.cursor!r}, but"
+            f" its sequence {drawn.sequence} has only come to {quote(drawn.last)}: rows to come"
+            " would have smaller values and never be read. Correct the row, or let the sequence go"
+            f" on above it: SELECT setval('{drawn.sequence}', {shown}). If writers always set the"
+            f" column themselves, remove the sequence: ALTER TABLE {table.source.table} ALTER"
             f" {table.source.cursor} DROP DEFAULT, then DROP SEQUENCE {drawn.sequence}; of an"
-            " identity column DROP IDENTITY. Or choose another cursor",
-            quotes=[str(top), str(drawn.last)],
+            " identity column DROP IDENTITY. Or choose another cursor"
         )
 
 
@@ -327,8 +325,8 @@ def _as_stored(table: SourceTable, top: object, limit: date) -> str:
     if top is not None and not isinstance(top, str):
         raise InputError(
             f"{table.source.shown}: expected timestamps as text in cursor {table.source.cursor!r}, "
-            f"found {top!r}: choose another cursor, or store the text of datetime.isoformat()",
-            quotes=[repr(top)],
+            f"found {quote(repr(top))}: choose another cursor, or store the text of"
+            " datetime.isoformat()"
         )
     if not isinstance(limit, datetime):
         return limit.isoformat()
@@ -340,10 +338,9 @@ def _checked(source: SqlSource, value: object) -> Value:
     is_orderable = isinstance(value, int | Decimal | date | str) and not isinstance(value, bool)
     if not is_orderable or (isinstance(value, Decimal) and not value.is_finite()):
         raise InputError(
-            f"{source.shown}: cursor {source.cursor!r} has the value {value!r}: expected an"
-            " integer, a finite numeric, a date, a timestamp or text: correct the row or choose"
-            " another cursor",
-            quotes=[repr(value)],
+            f"{source.shown}: cursor {source.cursor!r} has the value {quote(repr(value))}: expected"
+            " an integer, a finite numeric, a date, a timestamp or text: correct the row or choose"
+            " another cursor"
         )
     return value  # type: ignore[return-value]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -59,12 +60,13 @@ def _post(job: Job, outcome: FoldOutcome, parts: Iterable[Deltas]) -> Posted:
         with posting_ahead(job.database, run) as cursor:
             return work(cursor, run.batch.batch_id, run.run_id, rows)
 
+    post_fails = partial(posting.post_fails, masks=run.masks)
     for part in parts:
-        transact(posting.post, part)
+        transact(partial(posting.post, masks=run.masks), part)
         counted += Posted.of(part)
     for files in outcome.files:
         if files.fails is not None:
-            roots = transact(posting.post_fails, files.read_fails())
+            roots = transact(post_fails, files.read_fails())
             counted += Posted(failed_roots=roots)
         if files.messages is not None:
             transact(posting.post_messages, files.read_messages())

@@ -64,11 +64,11 @@ class FoldOutcome(FoldSums):
 
     def post(self, connection: Connection) -> None:
         """Post what is pending, in the transaction that commits the run."""
-        batch_id = self.run.batch.batch_id
+        run, batch_id = self.run, self.run.batch.batch_id
         with raw_cursor(connection) as cursor:
             for deltas in self.pending:
-                posting.post(cursor, batch_id, self.run.run_id, deltas)
-            posting.post_fails(cursor, batch_id, self.run.run_id, self.fails)
+                posting.post(cursor, batch_id, run.run_id, deltas, masks=run.masks)
+            posting.post_fails(cursor, batch_id, run.run_id, self.fails, masks=run.masks)
 
     def __add__(self, other: "FoldOutcome") -> "FoldOutcome":
         return replace(

@@ -16,7 +16,7 @@ from ledger.databases.driver_errors import persist
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import refused
 from ledger.deltas.stored import SHARED
-from ledger.errors import ConfigurationError, StageError
+from ledger.errors import ConfigurationError, StageError, quote
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, SinkPlan, planned
 from ledger.spark.failures import one_line, translated
@@ -89,8 +89,7 @@ def find_refused(
     folder = delivery.folder if step.sink.partition_by else None
     staged, manifest = staged_rows(job, delivery, schema), Manifest(delivery.files)
     rows = with_position(staged, manifest, POSITION, folder=folder)
-    if job.pipeline.redact:
-        listed = [replace(refusal, reason=refusal.masked) for refusal in listed]
+    listed = [replace(refusal, reason=quote(refusal.reason, refusal.masked)) for refusal in listed]
     try:
         refusals = _counted(rows, listed, rules, step, misplaced)
     except Exception as exc:
@@ -147,9 +146,8 @@ def _counted_again(
         requirements, message = "; ".join(rule.reason for rule in rules), one_line(exc).rstrip(". ")
         raise StageError(
             f"sink {step.name!r}: one of what the table asks for ({requirements}) raises for a row:"
-            f" {message}. Fix that row in the stage before the sink, or write"
-            " the constraint so that it is true or false for each row, then run the sink again",
-            quotes=[message],
+            f" {quote(message)}. Fix that row in the stage before the sink, or write"
+            " the constraint so that it is true or false for each row, then run the sink again"
         ) from exc
 
 

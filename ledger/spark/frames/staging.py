@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.core.paths import is_local, without_file_scheme
-from ledger.errors import StageError, suggestion
+from ledger.errors import StageError, quote, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER, require_file_columns
 from ledger.sinks.options import Bloom
@@ -111,9 +111,8 @@ def require_unique_keys(step: SinkStep, rows: DataFrame) -> None:
     if wrong is not None:
         values = str({name: wrong[name] for name in step.sink.key})
         raise StageError(
-            f"sink {step.name!r}: {wrong[_COUNT]} rows have the key {values}: expected one row of"
-            " each key and no null; leave one in the stage before the sink",
-            quotes=[values],
+            f"sink {step.name!r}: {wrong[_COUNT]} rows have the key {quote(values)}: expected one"
+            " row of each key and no null; leave one in the stage before the sink"
         )
 
 

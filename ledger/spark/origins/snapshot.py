@@ -19,24 +19,23 @@ _WHOLE = {**SNAPSHOT, "maxRecordsPerFile": "0"}  # a block's records lie in one 
 
 class Snapshot:
     """Writes records to the folder of one run. ``track``: which of them are tracked, an
-    expression; None: all. ``masked``: whether the values that their reasons quote are masked.
+    expression; None: all.
     """
 
-    def __init__(self, folder: str, track: str | None, *, masked: bool):
+    def __init__(self, folder: str, track: str | None):
         self.folder = folder
-        self._masked = masked
         self._track = track
         self._witness = Witness(failed=ERROR)
         self._written: WrittenFiles | None = None
 
     def written_by(self, reader: SourceReader, claim: Claim) -> bool:
         """Let a source's reader write its records; whether it has."""
-        self._written = reader.write(claim, self.folder, masked=self._masked)
+        self._written = reader.write(claim, self.folder)
         return self._written is not None
 
     def write(self, records: DataFrame) -> None:
         """Write the records, the untracked ones after the others."""
-        watched = self._witness.watch(with_quotes(records, masked=self._masked))
+        watched = self._witness.watch(with_quotes(records))
         if self._track is None:
             write_files(watched, self.folder, _WHOLE)
         else:

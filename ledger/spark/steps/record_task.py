@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from ledger.core.column_names import DROPPED, FAILED
 from ledger.core.outcomes import Drop, FailedRecord
-from ledger.errors import MASK
+from ledger.errors import MASK, quote
 from ledger.spark.steps.record_rows import RecordOutput
 from ledger.types.fitting import Fitting
 from ledger.types.spark import NESTED
@@ -78,7 +78,6 @@ def transform(
     function: Callable[[Record], Iterator[Any]],
     take: Taking,
     fitting: Fitting,
-    masked: bool,
     input_names: list[str],
     own: list[str],
     batches: Iterator[pa.RecordBatch],
@@ -86,11 +85,9 @@ def transform(
     names = [*fitting.names, *own, FAILED, DROPPED]
     for numbered in batches:
         batch = pa.RecordBatch.from_arrays(numbered.columns, input_names)
-        output = _run(function, take, masked, batch.drop_columns(own), batch.num_rows)
+        output = _run(function, take, batch.drop_columns(own), batch.num_rows)
         columns, misfits = fitting.fit_columns(output.columns(len(fitting.names)))
-        layout = output.layout(
-            {row: misfit.masked if masked else str(misfit) for row, misfit in misfits.items()}
-        )
+        layout = output.layout({row: misfit.marked for row, misfit in misfits.items()})
         anchors = layout.of_records(batch.select(own).columns)
         marks = [layout.reasons(failed=True), layout.reasons(failed=False)]
         yield pa.RecordBatch.from_arrays([*layout.of_rows(columns), *anchors, *marks], names)
@@ -99,7 +96,6 @@ def transform(
 def _run(
     function: Callable[[Record], Iterator[Any]],
     take: Taking,
-    masked: bool,
     batch: pa.RecordBatch,
     count: int,
 ) -> RecordOutput:
@@ -123,7 +119,7 @@ def _run(
                     except KeyError:
                         values += take.row_of(item)
                 elif isinstance(item, Drop):
-                    output.drop(MASK if masked else item.reason)
+                    output.drop(quote(item.reason) if item.reason else "")
                 else:
                     values += take.row_of(item)
             end = len(values)
@@ -132,7 +128,7 @@ def _run(
                 if end == start and not output.has_drop():
                     output.fail(NOTHING)
         except Exception as exc:  # a record's own failure is data, not the job's
-            output.fail(_failure(exc, masked))
+            output.fail(_failure(exc))
         ends.append(end)
     return output
 
@@ -171,12 +167,12 @@ def _copy(value: Any) -> Any:
     return deepcopy(value)
 
 
-def _failure(exc: Exception, masked: bool) -> str:
-    """Why a record failed."""
-    text = MASK if masked else _text_of(exc)
-    if isinstance(exc, FailedRecord) and not masked:
-        return text or FailedRecord.__name__
-    return f"{type(exc).__name__}: {text}"
+def _failure(exc: Exception) -> str:
+    """Why a record failed: what its author says, of any other exception also the class."""
+    text, name = _text_of(exc), type(exc).__name__
+    if isinstance(exc, FailedRecord):
+        return quote(text or FailedRecord.__name__, f"{name}: {MASK}")
+    return f"{name}: {quote(text)}"
 
 
 def _text_of(exc: Exception) -> str:

@@ -17,9 +17,8 @@ from ledger.types.spark import without_lengths
 _MARKS = [T.StructField(FAILED, T.StringType()), T.StructField(DROPPED, T.StringType())]
 
 
-def run_records(step: StageStep, frame: DataFrame, *, masked: bool) -> DataFrame:
-    """The output of a record stage over an anchored frame, with ``_failed`` and ``_dropped``.
-    ``masked``: of a reason whatever its author has put there, and each value that it quotes."""
+def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
+    """The output of a record stage over an anchored frame, with ``_failed`` and ``_dropped``."""
     assert step.schema is not None
     declared = struct(step.schema)
     check_names(f"record stage {step.name!r} declares", declared.names)
@@ -32,7 +31,6 @@ def run_records(step: StageStep, frame: DataFrame, *, masked: bool) -> DataFrame
         step.function,
         Taking(declared),
         yielded(declared),
-        masked,
         rows.columns,
         [f.name for f in own],
     )

@@ -4,6 +4,7 @@ posted.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -30,9 +31,10 @@ from ledger.store.queries import batches
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; return what was recorded."""
     reader = source_reader(job.spark, job.pipeline, step)
-    masked = _redaction(job.pipeline).hides_text(reader.schema.names, step.source.layout)
+    masks = _redaction(job.pipeline).hides_text(reader.schema.names, step.source.layout)
+    run = replace(run, masks=masks)
     origin = origin_of(job, run, step, reader)
-    snapshot = Snapshot(job.folder(run), origin.track, masked=masked)
+    snapshot = Snapshot(job.folder(run), origin.track)
     with reading(reader):
         origin.write(snapshot)
     origin.check(snapshot)
@@ -41,7 +43,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     with reading(reader):
         nulls = list(reader.null_columns(manifest.paths))
     emitted = _reserved(job, run, step, manifest)
-    owed = owed_by_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masked)
+    owed = owed_by_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masks)
     outcome = fold(job, run, owed.portions, owed.check, Spans([emitted]))
     read, failed = manifest.rows, outcome.posted.failed_roots
     record = Record(read, output_rows=read - failed, failed_rows=failed, null_columns=nulls)

@@ -15,10 +15,11 @@ from ledger.core.column_names import (
     check_names,
 )
 from ledger.core.outcomes import Mark
-from ledger.errors import MASK, StageError
+from ledger.errors import StageError
 from ledger.lineage.sql_functions import in_sql, register_functions
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep, Step
+from ledger.sources.parsing.typed import quote_of
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchor_use import Plan
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
@@ -76,7 +77,7 @@ def stage_output(
     ]
     marks: list[Mark] = []
     if step.by_record:
-        frame = run_records(step, *inputs, masked=bool(pipeline.redact))
+        frame = run_records(step, *inputs)
     else:
         register_functions(inputs[0])
         with explained_anchors(pipeline, step, inputs[0]):
@@ -85,7 +86,7 @@ def stage_output(
                 return _unanchored(step, frame, marks)
             check_output(pipeline, step, frame)
     reasons = [
-        (F.col(name) if step.by_record else _reason(pipeline, F.col(name))).alias(name)
+        (F.col(name) if step.by_record else _reason(F.col(name))).alias(name)
         for name in (FAILED, DROPPED)
         if name in frame.columns
     ]
@@ -136,13 +137,13 @@ def _marked(pipeline: Pipeline, step: StageStep, mark: Mark) -> DataFrame:
     check_anchor(pipeline, step, f"{mark.kind}(...)", mark.frame)
     column = FAILED if mark.kind == "failed" else DROPPED
     anchor = stored_anchor(pipeline, step)
-    return mark.frame.select(*anchor, _reason(pipeline, F.lit(mark.reason)).alias(column))
+    return mark.frame.select(*anchor, _reason(F.lit(mark.reason)).alias(column))
 
 
-def _reason(pipeline: Pipeline, reason: Column) -> Column:
-    """Return a reason that a stage's author gives as it is stored: masked if the pipeline redacts,
-    because it may quote any value. An empty one, of acked rows, stays."""
-    return F.when(reason != "", F.lit(MASK)).otherwise(reason) if pipeline.redact else reason
+def _reason(reason: Column) -> Column:
+    """Return a reason that a stage's author gives as it is stored: as a quote, because it may have
+    any value in it. An empty one, of acked rows, stays."""
+    return F.when(reason != "", quote_of(reason)).otherwise(reason)
 
 
 def check_frame(step: Step, frame: object) -> None:

@@ -21,7 +21,7 @@ from ledger.errors import InputError, LostFileError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Publisher
 from ledger.sinks.options import Bloom
-from ledger.spark.failures import failures_of
+from ledger.spark.failures import Failures
 from ledger.spark.frames.acked import Withheld, united, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import stage_rows, tracking_columns
@@ -59,7 +59,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     """
     candidates = job.database.transact(lambda c: publications.pending(c, batch_id))
     rows = [row for row in candidates if not row.ready]
-    failures = failures_of(job.pipeline)
+    failures = Failures(job.pipeline)
     for row in rows:
         with failures.collect(), publication_errors(job, row):
             try:
