@@ -80,7 +80,7 @@ ANALYZE batch_plan;
 INSERT INTO batch
   (batch_id, pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id, status, interval_start,
    interval_end, params, selection, tracking, opened_at, settled_at, roots, failed_roots,
-   replaces_batch_id, guarantee, settle, rebuild_requested_at, followed_at)
+   replaces_batch_id, guarantee, settle, followed_at)
 OVERRIDING SYSTEM VALUE
 SELECT batch_id, pipeline_id, 1,
        (CASE role WHEN 'replay' THEN 'replay' ELSE 'original' END)::batch_kind,
@@ -92,7 +92,7 @@ SELECT batch_id, pipeline_id, 1,
        interval_start, interval_start + interval '1 day', '{}',
        CASE role WHEN 'replay' THEN '{}'::jsonb END, true, opened_at, settled_at, roots, failed_roots,
        CASE role WHEN 'reprocess' THEN before_id END, 'exactly_once', 'publish_acked',
-       CASE shape WHEN 3 THEN settled_at + interval '1 hour' END, settled_at + interval '2 hours'
+       settled_at + interval '2 hours'
 FROM batch_plan ORDER BY n;
 
 INSERT INTO declared_step (pipeline_id, version, number, declaration)
@@ -199,9 +199,10 @@ WHERE m.role = 'replay' ORDER BY m.n, i;
 
 INSERT INTO failed_message
   (message_id, original_batch_id, source, status, root_id, attempts, failed_replays,
-   replay_batch_id, updated_at, not_before)
+   replay_batch_id, updated_at)
 SELECT m.first_root + 20 * i, m.batch_id, 'orders',
-       (CASE WHEN m.role = 'open' THEN 'failed' WHEN m.role = 'superseded' THEN 'superseded'
+       -- Where the sweeper asks for replays, none are left.
+       (CASE WHEN m.role = 'open' AND NOT m.auto_replay THEN 'failed' WHEN m.role = 'superseded' THEN 'superseded'
              WHEN m.role = 'replayed' AND i % 5 <> 4 THEN 'recovered'
              ELSE 'quarantined' END)::message_status,
        CASE WHEN m.role = 'replayed' AND i % 5 = 4 THEN r.first_root + i
@@ -209,16 +210,14 @@ SELECT m.first_root + 20 * i, m.batch_id, 'orders',
        CASE WHEN m.role = 'replayed' AND i % 5 = 4 THEN 2 ELSE 1 END,
        CASE WHEN m.role = 'replayed' AND i % 5 = 4 THEN 1 ELSE 0 END,
        CASE WHEN m.role = 'replayed' AND i % 5 <> 4 THEN r.batch_id END,
-       coalesce(r.settled_at, m.settled_at),
-       -- Where the sweeper asks for replays, these wait for a person.
-       CASE WHEN m.role = 'open' AND m.auto_replay THEN 'infinity'::timestamptz END
+       coalesce(r.settled_at, m.settled_at)
 FROM batch_plan m CROSS JOIN given g
 LEFT JOIN batch_plan r ON m.role = 'replayed' AND r.n = m.n + g.pipelines
 CROSS JOIN LATERAL generate_series(0, m.messages - 1) AS i
 ORDER BY m.n, i;
 
-INSERT INTO message_claim (batch_id, message_id, status, failed_replays, unit_failures)
-SELECT batch_id, message_id, 'failed', 0, 0 FROM replay_root;
+INSERT INTO message_claim (batch_id, message_id, status, failed_replays, given_up)
+SELECT batch_id, message_id, 'failed', 0, false FROM replay_root;
 
 CREATE TEMP TABLE cause (
   place int, number int, step text, cause failure_cause, reason text, emitted bigint, acked bigint

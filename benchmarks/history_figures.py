@@ -50,13 +50,11 @@ NEWEST = {
     "source_file": "batch_id",
     "source_position": "pipeline",
     "pending_publication": "batch_id",
-    "pending_rebuild": "batch_id",
     "pending_follow_up": "batch_id",
     "sink_publication": "batch_id",
     "state_progress": "batch_id",
     "failed_root_detail": "root_id",
     "quarantine": "message_id",
-    "kept_back_record": "message_id",
     "hold_preview": "batch_id",
     "accepted_record": "message_id",
 }

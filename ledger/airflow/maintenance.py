@@ -139,9 +139,6 @@ def replay_dag(**dag_options: Any) -> DAG:
         "accepted": _flag(
             "Instead, or as well as quarantined ones, records that a person accepted."
         ),
-        "kept_back": _flag(
-            "Records kept back because their unit failed too often, with a new budget."
-        ),
         "from_source": _flag("Read them again from their source, by key."),
         "release": _flag("First let that batch settle, which is on hold."),
     }

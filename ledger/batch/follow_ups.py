@@ -15,7 +15,6 @@ from ledger.batch.following.combines import Combine
 from ledger.batch.following.content import Keep
 from ledger.batch.following.notices import Notify
 from ledger.batch.following.publications import Publish, Withhold
-from ledger.batch.following.rebuilds import Rebuild
 from ledger.batch.following.states import State
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import following
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 # In the order in which a driver does them; a task's is after the one that it follows.
 FOLLOW_UPS: tuple[FollowUp, ...] = (
     Keep(),
-    Rebuild(),
     Withhold(),
     Publish(),
     Combine(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from ledger.batch import follow_ups
+from ledger.batch.advice.actions import Action
 from ledger.batch.advice.batches import publish, still_failed
 from ledger.batch.records.filters import require_names
 from ledger.batch.recovery import waits_for
@@ -77,7 +78,9 @@ def _quarantine(
     message, original = _locate(connection, record, batch_id)
     locked = batches.lock_batch(connection, original)
     assert locked is not None
-    moved = records.quarantine(connection, original, message, step, reason, by)
+    moved = records.quarantine(
+        connection, original, message, step, reason, by, whole=locked.is_whole
+    )
     if moved == 0:
         raise NotReadyError(_nothing(connection, record, original, step))
     decide_publications(connection, locked)
@@ -92,6 +95,12 @@ def _next(connection: Connection, batch: Batch) -> list[str]:
     left = reports.batch_counts(connection, number).failed
     if left:
         lines.append(str(still_failed(number, left)))
+    if left and batch.is_whole:
+        without = Action(
+            "Records that are given up are quarantined by a replay, which leaves them out",
+            ackledger("replay", batch.target or ANY_TARGET, batch=number),
+        )
+        lines.append(str(without))
     if follow_ups.waiting(connection, batch.pipeline, number):
         target = batch.target or ANY_TARGET
         lines += map(str, publish(target, number, "What waited for them goes on with", None))

@@ -97,7 +97,6 @@ def nothing_to_replay(database: Database, batch_id: int | None, selection: Selec
         (waiting.due if leaves_out else 0, "failed, which --quarantined and --accepted leave out"),
         (waiting.replaying, "being replayed"),
         (waiting.later, f"waiting until {until} (replay_backoff)"),
-        (waiting.kept_back, "kept back with their unit, which --kept-back takes"),
         (0 if selection.quarantined else quarantined, "quarantined, which --quarantined takes"),
         *(
             (0 if selection.accepted else count, f"accepted by {name}, which --accepted takes")
@@ -124,5 +123,4 @@ def _state(connection: Connection, number: int, selection: Selection) -> str:
     in_words = status_in_words(record.status, record.accepted_by)
     if state not in OPTIONS or getattr(selection, state):
         return f"{in_words}, which other options leave out"
-    what = "kept back with its unit" if state is RecordState.KEPT_BACK else in_words
-    return f"{what}, which --{state.replace('_', '-')} takes"
+    return f"{in_words}, which --{state} takes"

@@ -1,6 +1,5 @@
 """Conditions of a replay on its original, and the failed messages that it claims."""
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -13,16 +12,12 @@ from ledger.core.probes import reached
 from ledger.core.redaction import is_masked
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
-from ledger.pipeline.contradictions import unit_in_words
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.store.queries import batches, payloads
 from ledger.store.queries import replays as replay_queries
 from ledger.store.queries.batches import Batch
-from ledger.types.ddl import text_type
-
-_Types = Mapping[str, Mapping[str, str]]  # by source and column
 
 
 def check_replayable(
@@ -34,23 +29,24 @@ def check_replayable(
     """
     original = batches.get_batch(connection, original_id)
     _check_original(original, pipeline)
-    _check_unit(original, pipeline)
+    _check_whole(original, pipeline)
     _check_alone(connection, pipeline, original_id, excluding_batch_id)
     return original
 
 
 def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> None:
     """Raise InputError if retention has removed the files that a replay of an original would read.
-    A replay ``from_source`` reads only those for totals over the whole batch, and for what sinks
-    delivered of the original before.
+    A replay ``from_source`` reads only those for combines, and for what sinks delivered of the
+    original before; one of a whole batch reads its snapshots.
     """
     if original.files_expired_at is None:
         return
     needing = _readers_of_family(original, pipeline)
-    if from_source and not needing:
+    rereads = not needing and not original.is_whole
+    if from_source and rereads:
         return
-    why = f", and {needing[0]!r} would read them" if from_source else ""
-    ways = "" if needing else "read these records again from their source (--from-source), or "
+    why = f", and {needing[0]!r} would read them" if from_source and needing else ""
+    ways = "read these records again from their source (--from-source), or " if rereads else ""
     again = reprocess(original, known_target(pipeline))
     ways += f"read its interval again: {again}"
     if any(step.incremental for step in pipeline.sources()):  # it has no interval
@@ -70,47 +66,28 @@ def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
     return readers
 
 
-def _check_unit(original: Batch, pipeline: Pipeline) -> None:
-    """Raise InputError unless the unit of the pipeline is defined as it was, and comes from the
-    same place: a replay replaces the rows of whole units.
+def _check_whole(original: Batch, pipeline: Pipeline) -> None:
+    """Raise InputError unless a replay of the whole batch takes it as it was: with the same
+    sources.
     """
-    now = pipeline.graph.unit
-    before = next((step.unit for step in original.topology if step.unit is not None), None)
-    if before != now:
-        shown = [unit_in_words(unit) for unit in (before, now)]
+    again = "declare the pipeline as it was, or reprocess the interval"
+    now = pipeline.graph.is_whole
+    if now != original.is_whole:
+        shown = ["a whole stage" if each else "no whole stage" for each in (original.is_whole, now)]
         raise InputError(
             f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with {shown[0]}, the"
-            f" pipeline has {shown[1]} now, so the rows that a replay is to replace are not known:"
-            " declare it as it was, or reprocess the interval"
+            f" pipeline has {shown[1]} now, so what a replay is to replace is not known: {again}"
         )
-    sources = [
-        {step.name: step.unit_types for step in steps if step.kind == "source"}
+    had, has = (
+        sorted(step.name for step in steps if step.kind == "source")
         for steps in (original.topology, pipeline.topology())
-    ]
-    had, has = sources
-    if now is not None and had.keys() != has.keys():
+    )
+    if now and had != has:
         raise InputError(
             f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the sources"
-            f" {', '.join(sorted(had))}, the pipeline has {', '.join(sorted(has))} now: a unit"
-            " takes the records of all, so declare them as they were, or reprocess the interval"
+            f" {', '.join(had)}, the pipeline has {', '.join(has)} now, and a replay takes the"
+            f" records of all: {again}"
         )
-    _check_unit_types(original, pipeline, had, has)
-
-
-def _check_unit_types(original: Batch, pipeline: Pipeline, had: _Types, has: _Types) -> None:
-    """Raise InputError unless the types of the unit's columns are the same then (``had``) and now
-    (``has``). The values are compared as text.
-    """
-    for name, types in had.items():
-        for column, kind in types.items():
-            kind_now = has.get(name, {}).get(column, kind)
-            if text_type(kind) != text_type(kind_now):
-                raise InputError(
-                    f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the unit"
-                    f" {column} as {kind} in source {name!r}, the pipeline has {kind_now} now, so"
-                    " a record would be of another unit than those that it was withheld with:"
-                    " declare it as it was, or reprocess the interval"
-                )
 
 
 def _check_original(original: Batch, pipeline: Pipeline) -> None:
@@ -133,19 +110,18 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
 def _check_alone(
     connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> None:
-    """Raise NotReadyError while the batch is being replaced, or, in a pipeline with units, while
-    another replay of it is undecided. Units are replayed whole, and both replays might take parts
-    of one.
+    """Raise NotReadyError while the batch is being replaced, or, if a replay takes all of it, while
+    another replay is undecided.
     """
     for other, kind in batches.undecided_of(connection, original_id, excluding_batch_id).items():
         if kind is BatchKind.ORIGINAL:
             raise NotReadyError(
                 f"batch {original_id} is being replaced by batch {other}: nothing of it is replayed"
             )
-        if pipeline.graph.unit is not None:
+        if pipeline.graph.is_whole:
             raise NotReadyError(
-                f"batch {original_id} is being replayed by batch {other}, and downstream of a whole"
-                " stage it is replayed by one at a time: let that one settle first"
+                f"batch {original_id} is being replayed by batch {other}, and a batch of a pipeline"
+                " with a whole stage has one replay at a time: let that one settle first"
             )
 
 
@@ -167,8 +143,8 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
         step = pipeline.source_named(name)
         if step.source.not_reread is not None:
             why = step.source.not_reread
-        elif pipeline.graph.in_units(name):
-            why = "its records are replayed by unit"
+        elif pipeline.graph.is_whole:
+            why = "a pipeline with a whole stage replays its whole batch"
         elif not step.key:
             why = "it has no key: declare it with key=(...), the columns that identify a record"
         elif original.files_expired_at and _has_masked_keys(connection, replay, step):
@@ -199,8 +175,10 @@ def claim_messages(
     connection: Connection, pipeline: Pipeline, replay: Batch, instant: datetime
 ) -> None:
     selection = replay.selection or {}
-    limits = [replay.replay_limit, claims.replay_room(connection, pipeline, replay)]
-    limit = min((bound for bound in limits if bound is not None), default=None)
+    limit = None
+    if not replay.is_whole:
+        limits = [replay.replay_limit, claims.replay_room(connection, pipeline, replay)]
+        limit = min((bound for bound in limits if bound is not None), default=None)
     claimed = replay_queries.claim_messages(
         connection, replay.batch_id, replay.original_id, selection, instant, limit
     )
@@ -212,4 +190,6 @@ def claim_messages(
             f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
             "(those replaying, recovered, quarantined or not due yet are not taken)"
         )
+    if replay.is_whole:
+        replay_queries.claim_rest(connection, replay.batch_id, replay.original_id)
     reached("claiming messages")

@@ -32,17 +32,12 @@ from ledger.store.queries import (
     claims,
     following,
     publications,
-    rebuilds,
     refining,
     replays,
     runs,
 )
 from ledger.store.queries import settlement as queries
 from ledger.store.queries.batches import Batch
-
-# A unit may fail this many times more often than a record, so that its poison record is quarantined
-# and the rest retried before the unit is.
-UNIT_GRACE = 2
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,8 @@ def _settle(
     verdict = decide(step_facts(connection, batch), instant, limits)
     if verdict.action is Decision.WAIT:
         return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
-    unfinished = verdict.action is Decision.EXPIRE and batch.replaces_batch_id is not None
+    replaces = batch.replaces_batch_id is not None or _replays_whole(batch)
+    unfinished = verdict.action is Decision.EXPIRE and replaces
     if verdict.action is Decision.ABANDON or unfinished:  # what it was to replace is still in place
         return abandon_batch(connection, batch, verdict)
     if verdict.action is Decision.EXPIRE and not batch.tracking:
@@ -250,6 +246,7 @@ def _decide_roots(
                 f" {others[0]} is not decided yet: let that one settle first"
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
+    if batch.replaces_batch_id is not None or _replays_whole(batch):
         publications.supersede(connection, batch.batch_id)
     decide_publications(connection, batch, None if refinement is None else refinement.reached)
     reached("settling")
@@ -267,9 +264,8 @@ def decide_publications(
     root fails.
     """
     following.look_again(connection, batch.original_id)
-    if batch.settle is SettlePolicy.HOLD and (
-        publications.open_failures(connection, batch.original_id)
-        or rebuilds.pending(connection, batch.original_id)
+    if batch.settle is SettlePolicy.HOLD and publications.open_failures(
+        connection, batch.original_id
     ):
         return
     if reached_steps is not None:
@@ -288,11 +284,9 @@ def _fail_roots(
         queries.add_explicit_fails(connection, batch.batch_id, shared=shared)
     _check_refined(connection, batch)
     failed = refinement.rows
-    failures = record_failures(connection, batch)
+    failures = _record_failures(connection, batch)
     if batch.replay_backoff:
         replays.delay_replays(connection, batch, instant)
-    if batch.merges:
-        queries.keep_units_back(connection, batch.original_id, batch.max_replays + UNIT_GRACE)
     attempts = queries.record_attempts(connection, batch.batch_id)
     if not failed == failures == attempts:
         raise IntegrityError(
@@ -317,15 +311,19 @@ def _check_refined(connection: Connection, batch: Batch) -> None:
         )
 
 
-def record_failures(connection: Connection, batch: Batch) -> int:
+def _record_failures(connection: Connection, batch: Batch) -> int:
     """Record the messages whose roots failed, and return how many."""
+    limit, whole = batch.max_replays, batch.is_whole
     if batch.kind is BatchKind.ORIGINAL:
-        return queries.record_failures_of_original(connection, batch.batch_id, batch.max_replays)
-    of_companions = queries.record_failures_of_companions(
-        connection, batch.batch_id, batch.original_id, batch.max_replays
+        return queries.record_failures_of_original(connection, batch.batch_id, limit, whole=whole)
+    return queries.record_failures_of_replay(
+        connection, batch.batch_id, batch.original_id, limit, whole=whole
     )
-    claimed = queries.record_failures_of_replay(connection, batch.batch_id, batch.max_replays)
-    return of_companions + claimed
+
+
+def _replays_whole(batch: Batch) -> bool:
+    """Whether a batch replays a whole batch, whose rows its own replace."""
+    return batch.kind is BatchKind.REPLAY and batch.is_whole
 
 
 def _check_read(connection: Connection, batch: Batch) -> None:
@@ -339,10 +337,16 @@ def _check_read(connection: Connection, batch: Batch) -> None:
         )
     if batch.kind is not BatchKind.REPLAY:
         return
+    if batch.is_whole:
+        wrong = replays.wrongly_emitted(connection, batch.batch_id)
+        if wrong:
+            raise IntegrityError(
+                f"replay batch {batch.batch_id}: its sources left out {quantity(wrong, 'record')}"
+                " that it claimed, or emitted some that it leaves out: run its sources again"
+            )
+        return
     claimed = replays.claimed_count(connection, batch.batch_id)
     emitted = queries.total_roots(connection, batch.batch_id)
-    if batch.merges:  # it takes whole units, not just what failed
-        emitted = claimed - replays.unemitted_claims(connection, batch.batch_id)
     if claimed != emitted:  # one that was never emitted must not pass for one that was acked
         raise IntegrityError(
             f"replay batch {batch.batch_id} claimed {claimed} records and emitted {emitted}: run"

@@ -32,13 +32,14 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
     """Raise InputError if quarantined records of an original can no longer be replayed because of a
     state.
 
-    A quarantined record is replayed with its unit, whose other records a state includes. With
-    settle="hold" it belongs to the place of its original, and a state may have gone past that.
+    A quarantined record may be replayed with its whole batch, whose other records a state includes.
+    With settle="hold" it belongs to the place of its original, and a state may have gone past that.
     """
-    counted = [name for name in _states(pipeline) if pipeline.graph.in_units(name)]
+    states = _states(pipeline) if original.is_whole else []
+    counted = checkpoints.committed_of(connection, original.batch_id, states)
     if counted:
         raise InputError(
-            f"a quarantined record of pipeline {pipeline.name!r} would replay its whole unit,"
+            f"a quarantined record of pipeline {pipeline.name!r} would replay its whole batch,"
             f" and the state {counted[0]!r} includes the rest of it: {REBUILD}"
         )
     later = _later(connection, pipeline, original)

@@ -109,13 +109,6 @@ Until = time_option("Only records that last failed before this time.")
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
 BATCH = typer.Argument(help="Its number, as 'status' shows it.")
-KeptBack = Annotated[
-    bool,
-    typer.Option(
-        "--kept-back",
-        help="Records kept back because their unit failed too often, with a new budget.",
-    ),
-]
 
 
 class PlainConsole(Console):

@@ -43,7 +43,6 @@ from ledger.cli.base import (
     LOCAL,
     BatchNumber,
     Json,
-    KeptBack,
     Params,
     Since,
     Spark,
@@ -174,7 +173,6 @@ def replay(
             help="Instead, or with --quarantined as well, records that a person accepted.",
         ),
     ] = False,
-    kept_back: KeptBack = False,
     from_source: Annotated[
         bool, typer.Option("--from-source", help="Read them again from their source, by key.")
     ] = False,
@@ -189,7 +187,7 @@ def replay(
     at = place(target, spark)
     pipeline, database = at.pipeline, at.database
     selection = Selection(
-        reason, step, record, source, since, until, quarantined, kept_back, from_source, accepted
+        reason, step, record, source, since, until, quarantined, from_source, accepted
     )
     for sentence in left_out(database, pipeline.name, batch, selection):
         err.print(sentence, style="yellow", highlight=False, soft_wrap=True)

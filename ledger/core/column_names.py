@@ -14,7 +14,6 @@ PREFIX = "_ackledger_"
 ANCHORS = "_ackledger_anchors"
 ROOT = "_ackledger_root"
 ROOTS = "_ackledger_roots"
-UNIT = "_ackledger_unit"
 PARENT = "_ackledger_parent"
 INPUT = "_ackledger_input"
 ERROR = "_ackledger_error"
@@ -28,8 +27,6 @@ FILE = "_ackledger_file"  # of a source's snapshot: where the record was read
 POSITION = "_ackledger_position"
 IDENTITY = "_ackledger_identity"
 DELIVERED = "_ackledger_delivered_message"
-# The root of an earlier batch that a replayed record's rows are taken over from.
-CARRIED = "_ackledger_carried"
 
 
 def is_own(name: str) -> bool:

@@ -11,8 +11,7 @@ class DeclaredStep:
     table ``declared_step``, which says what they mean.
 
     ``joins``: a stage has several inputs, or references. ``layout``: how a source's raw text is
-    cut. ``unit``: the columns that make the units of a whole stage; ``unit_types``: their types in
-    a source. ``awaits``: the sources whose failed records keep a step after the settlement waiting;
+    cut. ``awaits``: the sources whose failed records keep a step after the settlement waiting;
     None: all.
     """
 
@@ -22,7 +21,6 @@ class DeclaredStep:
     acks: str | None = None
     joins: bool = False
     merges: bool = False
-    units: bool = False
     after: bool = False
     stateful: bool = False
     partial: bool = False
@@ -32,9 +30,7 @@ class DeclaredStep:
     in_place: bool = False
     dedup_window: int | None = None
     key: tuple[str, ...] | None = None
-    unit: tuple[str, ...] | None = None
     awaits: tuple[str, ...] | None = None
-    unit_types: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -58,9 +58,8 @@ class Selection:
     ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: instead of failed
     messages, those in quarantine that are not accepted; ``accepted``: those that a person accepted,
     or quarantined by hand. Both begin with a new budget of replays, and keep their history.
-    ``kept_back``: those whose unit failed too often, instead. ``from_source``: their content is
-    reread from the source, by key. ``causes``: step, cause and, where source, stage or sink gave
-    it, reason (``words``) of their last failure, any of these.
+    ``from_source``: their content is reread from the source, by key. ``causes``: step, cause and,
+    where source, stage or sink gave it, reason (``words``) of their last failure, any of these.
     """
 
     reason: str | None = None
@@ -70,7 +69,6 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     quarantined: bool = False
-    kept_back: bool = False
     from_source: bool = False
     accepted: bool = False
     causes: Sequence[Mapping[str, str | None]] | None = None

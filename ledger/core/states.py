@@ -91,7 +91,6 @@ class FailureCause(StrEnum):
     DOUBLED = "doubled"
     SWAPPED = "swapped"
     LATE = "late"
-    UNIT = "unit"
 
 
 class HoldCause(StrEnum):
@@ -108,7 +107,6 @@ class Obstacle(StrEnum):
     UNDECIDED = "undecided"
     BEING_REPLACED = "being_replaced"
     RECORDS_FAILED = "records_failed"
-    UNITS_TO_REBUILD = "units_to_rebuild"
     STATE_DUE = "state_due"
 
 

@@ -83,7 +83,6 @@ class FoldSums:
 
     posted: Posted = field(default_factory=Posted)
     wrote: Seen = field(default_factory=Seen)
-    read_carried: int = 0
     with_rows: int = 0
     drops: Mapping[str, int] = field(default_factory=dict)
 
@@ -94,7 +93,6 @@ class FoldSums:
         return FoldSums(
             posted=Posted.of(deltas),
             wrote=part.wrote,
-            read_carried=part.read_carried,
             with_rows=deltas.with_rows,
             drops=dict(deltas.drops),
         )
@@ -105,7 +103,6 @@ class FoldSums:
             self,
             posted=self.posted + other.posted,
             wrote=self.wrote + other.wrote,
-            read_carried=self.read_carried + other.read_carried,
             with_rows=self.with_rows + other.with_rows,
             drops=dict(Counter(self.drops) + Counter(other.drops)),
         )

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from ledger.core.column_names import (
     ANCHORS,
-    CARRIED,
     DROPPED,
     ERROR,
     FAILED,
@@ -32,14 +31,12 @@ from ledger.deltas.kernel import (
     fold_output,
     fold_read,
     fold_source,
-    united,
 )
-from ledger.deltas.rows import NONE, Flags, Longs, Places, Rows
+from ledger.deltas.rows import NONE, Flags, Longs, Rows
 from ledger.deltas.stored import (
     Part,
     Seen,
     anchored_rows,
-    carried_of,
     parts_of,
     read_windows,
     texts_of,
@@ -57,13 +54,10 @@ _NOTHING = Seen()
 
 @dataclass(frozen=True)
 class Folded:
-    """Deltas of some rows. ``wrote``: rows of the run itself. ``read_carried``: of the rows that
-    it acks because it read them those that it did not run for.
-    """
+    """Deltas of some rows. ``wrote``: rows of the run itself."""
 
     deltas: Deltas
     wrote: Seen = _NOTHING
-    read_carried: int = 0
 
 
 class Portion(Protocol):
@@ -95,9 +89,8 @@ class Portion(Protocol):
 
 @dataclass(frozen=True)
 class Output(Windowed):
-    """Rows that a run wrote. ``own``: folds those that are the run's own into deltas, and acks what
-    the stage does not ack by reading. ``size``: number of rows, or of anchors where a row may have
-    several.
+    """Rows that a run wrote. ``own``: folds them into deltas, and acks what the stage does not ack
+    by reading. ``size``: number of rows, or of anchors where a row may have several.
     """
 
     files: Sequence[DataFile]
@@ -112,25 +105,18 @@ class Output(Windowed):
 
     def fold_table(self, table: pa.Table) -> Folded:
         """Fold rows on their way from their files, one for each anchor, with ``POSITION``."""
-        rows, places = anchored_rows(table, table[POSITION].to_numpy(), self.edges.inputs)
-        return self.fold(Part(rows, _NOTHING, carried_of(table, places)))
+        rows, _ = anchored_rows(table, table[POSITION].to_numpy(), self.edges.inputs)
+        return self.fold(Part(rows, _NOTHING))
 
     def fold(self, part: Part) -> Folded:
-        """The rows that are the run's own by its way of acking; those that it took over are
-        emitted.
-        """
-        own = self.own(part.fresh(), self.edges)
-        if part.carried is None:
-            return Folded(own, part.seen)
-        taken_over = replace(fold_output(part.taken_over(), self.edges), drops={}, with_rows=0)
-        return Folded(united([own, taken_over]), part.seen)
+        """Fold the rows by the stage's way of acking."""
+        return Folded(self.own(part.rows, self.edges), part.seen)
 
 
 @dataclass(frozen=True)
 class Reading(Windowed):
     """Rows of a run's input, each of which it acks because it was read. ``number``: of several
     inputs which one it is. ``roots``: of a source's snapshot, those of its first records.
-    ``only_carried``: it acks no rows but those of records that it did not run for.
     """
 
     files: Sequence[DataFile]
@@ -138,12 +124,11 @@ class Reading(Windowed):
     size: int
     number: int | None = None
     roots: range | None = None
-    only_carried: bool = False
     by_input = False
 
     def parts(self, file: DataFile) -> Iterator[Part]:
         """The rows of a file that go on to the run's step, window by window."""
-        names = (ERROR, CARRIED) if self.roots is not None else (*ANCHORED, CARRIED)
+        names = (ERROR,) if self.roots is not None else ANCHORED
         for table, position in read_windows(file, names):
             yield self._part(table, position)
 
@@ -155,31 +140,21 @@ class Reading(Windowed):
 
     def fold(self, part: Part) -> Folded:
         """Each row is acked."""
-        return Folded(
-            fold_read(part.rows, self.edges),
-            read_carried=0 if part.carried is None else int(part.carried.sum()),
-        )
+        return Folded(fold_read(part.rows, self.edges))
 
     def _part(self, table: pa.Table, position: Longs) -> Part:
-        rows, places = self._anchors(table, position)
-        goes_on = rows.goes_on
-        carried = carried_of(table, places)
-        if self.only_carried:
-            only = np.zeros(len(rows), bool) if carried is None else carried
-            goes_on = only if goes_on is None else goes_on & only
-        if goes_on is not None:
-            rows = rows.take(goes_on)
-            carried = None if carried is None else carried[goes_on]
-        return Part(self._acked(rows), _NOTHING, carried)
+        rows = self._anchors(table, position)
+        if rows.goes_on is not None:
+            rows = rows.take(rows.goes_on)
+        return Part(self._acked(rows), _NOTHING)
 
-    def _anchors(self, table: pa.Table, position: Longs) -> tuple[Rows, Places]:
+    def _anchors(self, table: pa.Table, position: Longs) -> Rows:
         if self.roots is None:
-            return anchored_rows(table, position)
+            return anchored_rows(table, position)[0]
         position = position[position < len(self.roots)]
         errors = table[ERROR].slice(0, len(position))
         failed = None if errors.null_count == len(errors) else texts_of(errors)
-        rows = Rows(position + self.roots.start, position, position, failed=failed)
-        return rows, np.arange(len(position))
+        return Rows(position + self.roots.start, position, position, failed=failed)
 
     def _acked(self, rows: Rows) -> Rows:
         """An input row's position is what its reader has as parent."""

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from ledger.core.column_names import (
     ANCHORS,
-    CARRIED,
     DROPPED,
     ERROR,
     FAILED,
@@ -30,11 +29,10 @@ from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, stored_file
 
-UNIT = "unit"  # a field of an anchor
 FIRST, SHARED = "_ackledger_first", "_ackledger_shared"
 LOW_BITS = 0x7FFFFFFF  # of a hash that is summed: the sum of four billion fits a long
 WINDOW_ROWS = 1 << 20  # of a file that are read and folded at a time
-_OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED, ERROR)
+_OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, ERROR)
 
 
 @dataclass(frozen=True)
@@ -67,21 +65,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Part:
-    """Anchors of a file's rows. ``seen``: its rows, tracked or not. ``carried``: which anchors
-    are of rows that were taken over from an earlier batch; None: none.
-    """
+    """Anchors of a file's rows. ``seen``: its rows, tracked or not."""
 
     rows: Rows
     seen: Seen
-    carried: Flags | None = None
-
-    def fresh(self) -> Rows:
-        """The rows of this batch's own."""
-        return self.rows if self.carried is None else self.rows.take(np.flatnonzero(~self.carried))
-
-    def taken_over(self) -> Rows:
-        """The rows that were taken over from an earlier batch."""
-        return self.rows.take(_NOTHING if self.carried is None else np.flatnonzero(self.carried))
 
     def cut(self, place: int) -> tuple["Part", "Part"]:
         """The anchors before a place, with what was seen, and those from there on."""
@@ -103,8 +90,7 @@ class Part:
         ]
 
     def _of(self, places: Selector, seen: Seen) -> "Part":
-        carried = None if self.carried is None else self.carried[places]
-        return Part(self.rows.take(places), seen, carried)
+        return Part(self.rows.take(places), seen)
 
 
 _NOTHING = np.empty(0, np.intp)
@@ -115,8 +101,8 @@ def parts_of(file: DataFile, inputs: Collection[str]) -> Iterator[Part]:
     there are.
     """
     for table, position in read_windows(file, _OWN):
-        rows, places = anchored_rows(table, position, inputs)
-        yield Part(rows, _seen(table), carried_of(table, places))
+        rows, _ = anchored_rows(table, position, inputs)
+        yield Part(rows, _seen(table))
 
 
 def anchored_rows(
@@ -175,26 +161,12 @@ def root_windows(file: DataFile) -> Iterator[Longs]:
                 yield _longs(values.drop_null())
 
 
-def carried_of(table: pa.Table, places: Places) -> Flags | None:
-    """Return flags of the anchors of rows at ``places`` that were taken over from an earlier batch;
-    None: none was.
-    """
-    return _valid(table[CARRIED])[places] if CARRIED in table.column_names else None
-
-
 def joined(parts: Sequence[Part]) -> Part:
     """Several parts as one, in their order."""
     if len(parts) == 1:
         return parts[0]
-    carried = None
-    if any(part.carried is not None for part in parts):
-        flags = [
-            np.zeros(len(part.rows), bool) if part.carried is None else part.carried
-            for part in parts
-        ]
-        carried = np.concatenate(flags)
     seen = sum((part.seen for part in parts), Seen())
-    return Part(Rows.joined([part.rows for part in parts]), seen, carried)
+    return Part(Rows.joined([part.rows for part in parts]), seen)
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ledger.errors import DeclarationError, suggestion
+from ledger.errors import DeclarationError
 from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
 from ledger.sinks.options import is_keyed
 
@@ -35,13 +35,6 @@ def check(graph: Any, steps: Iterable[Step], contradictions: Iterable[Contradict
                 )
 
 
-def unit_in_words(unit: tuple[str, ...] | None) -> str:
-    """A unit in words, for a message."""
-    if unit is None:
-        return "no whole stage"
-    return f"the unit {', '.join(unit)}" if unit else "the batch as unit"
-
-
 def _is_unread(graph: Any, step: Step) -> bool:
     read = {name for each in graph.steps.values() for name in each.inputs}
     return not step.is_kept_elsewhere and step.name not in read
@@ -69,30 +62,6 @@ def _earlier(graph: Any, step: Step, same: Callable[[Any], bool]) -> str | None:
     return None
 
 
-def _missing_unit_column(graph: Any, step: SourceStep) -> tuple[str, str] | None:
-    names = getattr(step.source.schema, "names", None)  # DDL is looked at when it is read
-    if names is None or not graph.in_units(step.name):
-        return None
-    missing = (column for column in graph.unit or () if column not in names)
-    return next(((column, suggestion(column, names)) for column in missing), None)
-
-
-def _unit_of_none(graph: Any, step: SourceStep) -> str | None:
-    """The unit, where no whole stage uses it."""
-    return ", ".join(graph.unit_columns) if graph.unit is None else None
-
-
-def _mixed_sources(graph: Any, step: Step) -> tuple[str, str] | None:
-    """Return a source that is replayed by unit and one that is not, if the step mixes both in one
-    frame: their records cannot be distinguished there. None: it does not.
-    """
-    sources = sorted(graph.sources(step.name))
-    alone = [source for source in sources if not graph.in_units(source)]
-    if not alone or not graph.in_units(step.name):
-        return None
-    return next(source for source in sources if source not in alone), alone[0]
-
-
 def _claiming(graph: Any, step: SinkStep) -> str | None:
     """A table cannot distinguish families that read by claim."""
     if not step.sink.replaces_intervals:
@@ -101,9 +70,9 @@ def _claiming(graph: Any, step: SinkStep) -> str | None:
     return next((source.name for source in sources if source.incremental), None)
 
 
-def _is_replaced(graph: Any, step: SinkStep) -> bool:
-    """Whether a replay by unit delivers all its rows again, which the sink has to replace."""
-    return bool(graph.in_units(step.name) and not graph.follows(step.name))
+def _is_repeated(graph: Any, step: SinkStep) -> bool:
+    """Whether a sink gets rows again that it had published, and replaces those."""
+    return bool(graph.is_whole or graph.follows(step.name))
 
 
 # Of a step by itself, in the line that declares it; ``graph`` is the pipeline.
@@ -118,12 +87,6 @@ OF_STEP = (
 
 OF_GRAPH = (
     Contradiction(
-        SourceStep,
-        _unit_of_none,
-        "pipeline {graph.name!r} has a unit, {culprit!r}, which whole stages alone have: declare a"
-        " stage with whole=True, or leave out unit=",
-    ),
-    Contradiction(
         Step,
         _is_unread,
         "nothing reads {what}: add a stage or a sink that reads it, or remove it",
@@ -136,11 +99,9 @@ OF_GRAPH = (
     ),
     Contradiction(
         SinkStep,
-        lambda graph, step: (
-            step.sink.dedup != "none" and (graph.follows(step.name) or _is_replaced(graph, step))
-        ),
-        "{what} gets all rows of a unit, a combine or a state again, and replaces what it had:"
-        ' expected dedup="none"',
+        lambda graph, step: step.sink.dedup != "none" and _is_repeated(graph, step),
+        "{what} gets all rows of a combine, of a state, or, with a whole stage, of a batch again,"
+        ' and replaces what it had: expected dedup="none"',
     ),
     Contradiction(
         SinkStep,
@@ -166,34 +127,15 @@ OF_GRAPH = (
     ),
     Contradiction(
         SinkStep,
-        lambda graph, step: (
-            _is_replaced(graph, step) and not graph.tracks(step.reads) and ", ".join(graph.unit)
-        ),
-        "{what} reads {step.reads!r}, which is not tracked any more, so the rows of a unit"
-        " ({culprit}) cannot be replaced: leave out unit=, or keep the anchor",
-    ),
-    Contradiction(
-        SourceStep,
-        _missing_unit_column,
-        "{what} has no column {culprit[0]!r}, which makes its unit{culprit[1]}",
-    ),
-    Contradiction(
-        Step,
-        _mixed_sources,
-        "{what} reads both source {culprit[0]!r}, replayed by unit, and {culprit[1]!r}, replayed"
-        " record by record: give each its own sink, or unite them in a whole stage",
-    ),
-    Contradiction(
-        SinkStep,
         _claiming,
         "{what}: source {culprit!r} is incremental, its batches have no interval of their own to"
         ' replace: expected mode="append" or Upsert(key)',
     ),
     Contradiction(
         SourceStep,
-        lambda graph, step: step.track is not None and graph.in_units(step.name),
-        "{what} feeds a whole stage, and a replay could not read its untracked records again: leave"
-        " out track=",
+        lambda graph, step: step.track is not None and graph.is_whole,
+        "{what} has untracked records, which a replay of a whole batch, for the sake of a whole"
+        " stage, could not read again: leave out track=",
     ),
 )
 
@@ -204,16 +146,5 @@ OF_EXACTLY_ONCE = (
         "{what} reads {step.reads!r}, which is not tracked any more, so rows of failed records"
         " could not be withheld: keep the anchor up to the sink, or declare the pipeline with"
         ' guarantee="at_least_once"',
-    ),
-)
-
-OF_AT_LEAST_ONCE = (
-    Contradiction(
-        Step,
-        lambda graph, step: (
-            step.ends_tracking and graph.unit is not None and graph.in_units(step.name)
-        ),
-        "{what} reads what is replayed by unit, and at least once the ledger does not know which"
-        ' rows of a unit count: declare the pipeline with guarantee="exactly_once"',
     ),
 )

@@ -1,4 +1,4 @@
-"""The graph of a pipeline's steps: their order, what is tracked, what is replayed together."""
+"""The graph of a pipeline's steps: their order, what is tracked, what a replay takes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,10 +9,9 @@ from typing import Any
 from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, suggestion
-from ledger.pipeline.contradictions import OF_AT_LEAST_ONCE, OF_EXACTLY_ONCE, OF_GRAPH, check
+from ledger.pipeline.contradictions import OF_EXACTLY_ONCE, OF_GRAPH, check
 from ledger.pipeline.steps import SourceStep, StageStep, Step
 from ledger.sources.references import Reference
-from ledger.types import ddl
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,6 @@ class Graph:
     name: str
     steps: Mapping[str, Step]
     references: Mapping[str, Reference]
-    unit_columns: tuple[str, ...] = ()
 
     @cached_property
     def checked(self) -> tuple[Step, ...]:
@@ -54,44 +52,25 @@ class Graph:
     def declared(self, step: Step) -> DeclaredStep:
         """A step as the ledger keeps it."""
         name, follows = step.name, self.follows(step.name)
-        is_whole = isinstance(step, StageStep) and step.whole
+        awaited = None if self.is_whole or not follows else tuple(sorted(self.sources(name)))
         return DeclaredStep(
             name,
             step.kind,
             step.inputs,
             merges=self.merges(name),
-            units=step.is_published and self.in_units(name),
             after=follows,
             stateful=self.is_stateful(name),
-            awaits=self._awaited(name) if follows else None,
-            unit=self.unit or () if is_whole else None,
-            unit_types=self._unit_types(step),
+            awaits=awaited,
             **step.described(),
         )
 
-    def _awaited(self, name: str) -> tuple[str, ...]:
-        """The sources that a step goes back to, and those whose records share units with theirs: a
-        unit that one of them spoils is withheld from the step as a whole.
-        """
-        together = self.in_units(name)
-        sources = {step.name for step in self.steps.values() if isinstance(step, SourceStep)}
-        shared = {source for source in sources if together and self.in_units(source)}
-        return tuple(sorted(self.sources(name) | shared))
-
-    def _unit_types(self, step: Step) -> dict[str, str]:
-        if not isinstance(step, SourceStep) or not self.in_units(step.name):
-            return {}
-        types = ddl.columns(step.columns) or {}
-        return {name: types[name] for name in self.unit or () if name in types}
-
     def check_guarantee(self, guarantee: Guarantee) -> None:
         """Raise DeclarationError unless the steps can give the guarantee: exactly once, every sink
-        distinguishes rows of acked records; at least once, no combine or state counts rows that
-        replays of units deliver again.
+        distinguishes rows of acked records.
         """
         self._check_names()
-        once = guarantee is Guarantee.EXACTLY_ONCE
-        check(self, self.steps.values(), OF_EXACTLY_ONCE if once else OF_AT_LEAST_ONCE)
+        if guarantee is Guarantee.EXACTLY_ONCE:
+            check(self, self.steps.values(), OF_EXACTLY_ONCE)
 
     def step(self, name: str) -> Step:
         """One step by name."""
@@ -112,26 +91,9 @@ class Graph:
         return self._merging[self.step(name).name]
 
     @property
-    def unit(self) -> tuple[str, ...] | None:
-        """The source columns whose equal values make a unit, () if the batch is one; None without a
-        whole stage: records are replayed one by one."""
-        return self.unit_columns if self._wholes else None
-
-    def in_units(self, name: str) -> bool:
-        """Whether records of a source, or what a step makes of them, are replayed by unit."""
-        reached = {source for step in self._wholes for source in self._sources[step.name]}
-        return not reached.isdisjoint(self._sources[self.step(name).name])
-
-    def carries(self, name: str) -> bool:
-        """Whether a replay by unit carries over what a stage has made of records that did not
-        fail: before a whole stage, or beside one, it is made record by record. Of a source:
-        whether a stage after it does.
-        """
-        step = self.step(name)
-        if isinstance(step, SourceStep):
-            return any(self.carries(reader) for reader in self._stages_after(name))
-        recordwise = isinstance(step, StageStep) and self.tracks(name) and not self.merges(name)
-        return recordwise and self.in_units(name)
+    def is_whole(self) -> bool:
+        """Whether a replay takes the whole batch: a stage needs all rows of its input."""
+        return any(isinstance(step, StageStep) and step.whole for step in self.steps.values())
 
     def sources(self, name: str) -> frozenset[str]:
         """The sources that a step goes back to."""
@@ -141,15 +103,6 @@ class Graph:
         """Whether a source that a step goes back to has untracked records."""
         sources = [self.steps[source] for source in self._sources[self.step(name).name]]
         return any(isinstance(step, SourceStep) and step.track is not None for step in sources)
-
-    def _stages_after(self, source: str) -> list[str]:
-        stages = [name for name, step in self.steps.items() if isinstance(step, StageStep)]
-        return [name for name in stages if source in self._sources[name]]
-
-    @cached_property
-    def _wholes(self) -> list[StageStep]:
-        stages = [step for step in self.steps.values() if isinstance(step, StageStep)]
-        return [step for step in stages if step.whole]
 
     @cached_property
     def _tracked(self) -> dict[str, bool]:

@@ -26,7 +26,7 @@ from ledger.pipeline.steps import (
     StateStep,
     Step,
 )
-from ledger.pipeline.steps.base import PARAMS, checked_name, named_once, one_input
+from ledger.pipeline.steps.base import PARAMS, checked_name, one_input
 from ledger.pipeline.steps.combine import combine_step
 from ledger.pipeline.steps.source import source_step
 from ledger.pipeline.steps.stage import record_step, stage_step, warn_of_aggregates
@@ -61,8 +61,6 @@ class Pipeline:
     - ``max_anchors``: one row may come from so many records.
     - ``max_pending``: so many records of a source may be undecided at once; a batch that has no
       room waits (None: no limit). An interval, and what is new for a whole stage, is never cut.
-    - ``unit``: columns of the sources; records with equal values there are replayed together with
-      what a whole stage makes of them. (): a batch is one unit.
     - ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
     - ``redact``: columns of the sources that are masked wherever failed records are kept or shown.
     - ``keep``: how long files are kept that nothing needs, at least ``"1d"`` (None: permanently).
@@ -87,7 +85,6 @@ class Pipeline:
         tracking: bool = True,
         max_anchors: int = 10_000,
         max_pending: int | None = None,
-        unit: str | Sequence[str] = (),
         auto_replay: bool = False,
         redact: str | Sequence[str] = (),
         keep: str | float | timedelta | None = None,
@@ -109,7 +106,6 @@ class Pipeline:
         self.tracking = tracking
         self.max_anchors = max_anchors
         self.max_pending = max_pending
-        self.unit = named_once(f"pipeline {name!r}: unit", unit)
         self.auto_replay = auto_replay
         check_limits(name, vars(self))
         self.redact = named_columns(name, redact)
@@ -193,8 +189,8 @@ class Pipeline:
           with ``untracked``, too, and tracking ends there: the output has no anchor.
         - ``emits="one"``: a record with more than one output row for an input fails.
         - ``whole=True``, for joins of tracked inputs, windows and totals: a row may come from
-          several records (``merge_anchors``, ``collect_anchors``), and failed ones are replayed
-          with their unit, as the pipeline has it.
+          several records (``merge_anchors``, ``collect_anchors``), and a replay takes the whole
+          batch.
         """
 
         def declare(function: Function) -> Function:
@@ -325,6 +321,14 @@ class Pipeline:
         if self.guarantee is not None:
             self.check_guarantee(self.guarantee)
         check_redacted(self.name, self.redact, self.sources())
+        for step in self.states():
+            if self.graph.is_whole and self.settle is not SettlePolicy.HOLD:
+                raise DeclarationError(
+                    f"state {step.name!r} of pipeline {self.name!r} would include records again"
+                    " with each replay, which takes the whole batch because of a whole stage:"
+                    " declare the pipeline with settle='hold', by which a state includes a batch"
+                    " once, when none of its records is failed"
+                )
         return self.graph.checked
 
     def check_guarantee(self, guarantee: Guarantee) -> None:
@@ -347,7 +351,7 @@ class Pipeline:
     def graph(self) -> Graph:
         """Its steps as a graph, made once: what is tracked, what is replayed together."""
         if self._graph is None:
-            self._graph = Graph(self.name, {**self._steps}, {**self._references}, self.unit)
+            self._graph = Graph(self.name, {**self._steps}, {**self._references})
         return self._graph
 
     def with_steps(

@@ -112,7 +112,7 @@ class Publisher(Protocol):
     @property
     def keeps_tracking(self) -> bool:
         """Whether staged files may carry the ledger's own columns (``_ackledger_root``,
-        ``_ackledger_roots``, ``_ackledger_unit``) beside the user's: the sink never publishes them.
+        ``_ackledger_roots``) beside the user's: the sink never publishes them.
         """
 
     def plan(self, schema: "pa.Schema | None", delivery: Delivery | None) -> SinkPlan:

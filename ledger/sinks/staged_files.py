@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger.core.column_names import ROOT, ROOTS, UNIT
+from ledger.core.column_names import ROOT, ROOTS
 from ledger.errors import IntegrityError
 from ledger.sinks.base import WHERE_STAGED_FILES_ARE_LOST
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, stored_file
 
-TRACKING = frozenset({ROOT, ROOTS, UNIT})  # the ledger's own columns beside the user's
+TRACKING = frozenset({ROOT, ROOTS})  # the ledger's own columns beside the user's
 MOST_ROWS = 1 << 16
 MOST_BYTES = 64 << 20
 

@@ -116,7 +116,7 @@ class SourceReader(Protocol):
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
         """Return records that ``records`` returned earlier, parsed again in today's schema.
 
-        Keeps ``_ackledger_message``, and ``_ackledger_unit`` where that is stored.
+        Keeps ``_ackledger_message``.
 
         ``stored``: the records as a snapshot stored them.
         """

@@ -43,7 +43,6 @@ from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.steps.results import result_of
 from ledger.spark.steps.source import reading, source_reader
 from ledger.spark.steps.stage import stage_output
-from ledger.spark.units.units import with_unit
 from ledger.store.connection import Database
 from ledger.types.spark_arrow import to_arrow_schema
 
@@ -199,7 +198,6 @@ def _check_source(run: DryRun, step: SourceStep) -> str:
     """Read headers and footers of the files that a batch over the interval would take."""
     reader = source_reader(run.spark, run.pipeline, step)
     records = no_rows(run.spark, reader.schema).withColumn(ERROR, F.lit(None).cast("string"))
-    records = with_unit(run.pipeline, step, records)
     if step.track is not None:
         _ = records.where(is_tracked(step.track)).schema
     number = F.lit(0).cast("bigint")

@@ -19,8 +19,6 @@ from ledger.spark.frames.placing import counting_misplaced
 from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.tracking import edges_of, edges_to, readings
 
-OWN = "own"  # rows that a sink has read, and not taken over from an earlier batch
-
 
 class SinkTracking:
     """Folds and checks the acks of a sink's run.
@@ -28,12 +26,11 @@ class SinkTracking:
     This class folds nothing: it is for a run without tracking, or downstream of the last tracked
     stage.
 
-    ``wrote``: witness of the rows that the sink's writer gets. It counts the run's ``OWN`` rows,
-    and the misplaced ones.
+    ``wrote``: witness of the rows that the sink's writer gets. It counts the misplaced ones.
     """
 
     def __init__(self, run: OpenedRun, step: SinkStep) -> None:
-        self.wrote = Witness(counting={OWN: _own, **counting_misplaced(step)})
+        self.wrote = Witness(counting=counting_misplaced(step))
         self._run = run
 
     def tally(self, dropped: DataFrame | None) -> Seen:
@@ -63,17 +60,16 @@ class AcksRows(SinkTracking):
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep) -> None:
         self._job, self._run = job, run
-        counting = {OWN: _own, **counting_misplaced(step)}
-        self.wrote = Witness(mixing=self._mixed, counting=counting)
+        self.wrote = Witness(mixing=self._mixed, counting=counting_misplaced(step))
 
     def tally(self, dropped: DataFrame | None) -> Seen:
         if dropped is None:
             return Seen()
-        (row,) = dropped.agg(_own(dropped), *self._mixed(dropped)).collect()
+        (row,) = dropped.agg(F.count(F.lit(1)), *self._mixed(dropped)).collect()
         return Seen(*(value or 0 for value in row))
 
     def fold(self, rows: DataFrame, dropped: Seen) -> FoldOutcome:
-        taken = _tally(self.wrote) + dropped
+        taken = self.wrote.seen + dropped
 
         def prove(outcome: FoldOutcome) -> None:
             if (taken.xor, taken.sum) != (outcome.posted.acked_xor, outcome.posted.acked_edges):
@@ -87,13 +83,13 @@ class AcksRows(SinkTracking):
         return replace(self._as_read(rows, taken), proved=False)
 
     def _as_read(self, rows: DataFrame, taken: Seen) -> FoldOutcome:
-        read = Witness(mixing=self._mixed, counting={OWN: _own})
+        read = Witness(mixing=self._mixed)
         anchors = ROOTS if ROOTS in rows.columns else ROOT
         watched = root_rows(read.watch(rows.select(anchors, POSITION)))
 
         def check(outcome: FoldOutcome) -> None:
             what = f"rows read by {self._run.step} in run {self._run.run_id} (sum: tracked rows)"
-            require_equal(what, taken, _tally(read))
+            require_equal(what, taken, read.seen)
 
         frame = Frame(watched, edges_of(self._job, self._run), self._edges)
         return fold(self._job, self._run, [frame], check)
@@ -117,15 +113,6 @@ class AcksRows(SinkTracking):
         of_row = F.aggregate(ROOTS, nothing, lambda xor, root: xor.bitwiseXOR(self._edge(root)))
         # Of null ``size`` is -1 without ANSI, ``array_size`` is null.
         return F.bit_xor(of_row), F.sum(F.array_size(ROOTS))
-
-
-def _own(frame: DataFrame) -> Column:
-    return F.count(POSITION)
-
-
-def _tally(witness: Witness) -> Seen:
-    """Return the rows that a witness has seen and that are the run's own; waits for the action."""
-    return replace(witness.seen, rows=witness.counted[OWN])
 
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:

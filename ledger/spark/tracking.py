@@ -35,7 +35,7 @@ class Owed:
 
 
 def owed_by_stage(
-    job: Job, run: OpenedRun, step: StageStep, rows: Rooting, manifest: Manifest, takes_over: bool
+    job: Job, run: OpenedRun, step: StageStep, rows: Rooting, manifest: Manifest
 ) -> Owed:
     """Return what a stage folds in a run, and the check of its commit.
 
@@ -44,7 +44,6 @@ def owed_by_stage(
     output is not tracked any more acks what it reads and emits nothing.
 
     ``rows``: the ``Rooting`` of the stage's output.
-    ``takes_over``: whether the stage carries over rows that it reads, and acks them by reading.
     """
     tracks = job.pipeline.graph.tracks
     if not (run.batch.tracking and all(map(tracks, step.inputs))):
@@ -55,8 +54,8 @@ def owed_by_stage(
     acks = fold_output if by_reading else fold_emitted
     own = partial(acks, emits_one=step.emits == "one")
     portions: list[Portion] = [Output(manifest.files, own, edges_of(job, run), rows.anchors)]
-    if by_reading or takes_over:
-        portions += readings(job, run, only_carried=not by_reading)
+    if by_reading:
+        portions += readings(job, run)
 
     def check(outcome: FoldOutcome) -> None:
         where = f"{step.name} in run {run.run_id}"
@@ -70,8 +69,7 @@ def owed_by_stage(
         """Return the inputs dropped with a reason, and those read without an output."""
         if not by_reading:
             return outcome.drops
-        carried = outcome.read_carried if takes_over else 0
-        swallowed = outcome.posted.acked_edges - carried - outcome.with_rows
+        swallowed = outcome.posted.acked_edges - outcome.with_rows
         return {**outcome.drops, **({SWALLOWED: swallowed} if swallowed else {})}
 
     return Owed(portions, check, drops)
@@ -108,7 +106,7 @@ def edges_of(job: Job, run: OpenedRun) -> Edges:
     return Edges(run.run_id, run.step, tuple(job.pipeline.consumers(run.step)), inputs)
 
 
-def readings(job: Job, run: OpenedRun, *, only_carried: bool = False) -> list[Portion]:
+def readings(job: Job, run: OpenedRun) -> list[Portion]:
     """Rows of a run's inputs, each of which it acks because it was read, as they lie in the files
     of the runs that it read.
     """
@@ -120,7 +118,6 @@ def readings(job: Job, run: OpenedRun, *, only_carried: bool = False) -> list[Po
             edges_to(job, name, read),
             number if len(run.inputs) > 1 else None,
             read.emitted.numbers if read.emitted else None,
-            only_carried,
         )
         for number, (name, read) in enumerate(run.inputs.items())
     ]

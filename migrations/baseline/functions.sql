@@ -168,11 +168,21 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     WHEN 'lost' THEN 'lost'
     WHEN 'doubled' THEN 'acked too often'
     WHEN 'swapped' THEN 'one lost and another acked too often'
-    WHEN 'late' THEN 'did not commit in time'
-    WHEN 'unit' THEN 'its unit had a record that was quarantined' END)
+    WHEN 'late' THEN 'did not commit in time' END)
 $$;
 COMMENT ON FUNCTION failure_reason(failure_cause, text, text) IS
   'Why a record failed, in words: the columns cause, step and reason of failed_root.';
+
+CREATE FUNCTION is_outdated(number bigint) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = ackledger, pg_temp AS $$
+  SELECT EXISTS (
+    SELECT FROM batch b JOIN batch l USING (family_id)
+    WHERE b.batch_id = number AND l.status = 'settled'
+      AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id)
+      AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.merges))
+$$;
+COMMENT ON FUNCTION is_outdated(bigint) IS
+  'Whether a later replay of the whole batch has taken the place of a settled batch.';
 
 CREATE FUNCTION root_state(root bigint)
 RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text, source text,

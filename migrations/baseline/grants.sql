@@ -9,7 +9,7 @@ GRANT SELECT ON
   hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
   batch_status, step_progress, replay_history, open_failure, pending_publication,
-  pending_follow_up, pending_rebuild, sink_publication, state_progress
+  pending_follow_up, sink_publication, state_progress
   TO ledger_writer;
 -- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
 -- functions of the owner.
@@ -28,7 +28,7 @@ GRANT UPDATE (
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
   status, held_for, held_reason, opened_at, settled_at, roots, failed_roots, released, first_attempt,
-  rebuild_requested_at, followed_at, files_expired_at, files_removed_at
+  followed_at, files_expired_at, files_removed_at
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, unread_run_ids, input_rows, output_rows, failed_rows,
@@ -40,10 +40,10 @@ GRANT UPDATE (
   first_root, roots, span, notified_at
 ) ON batch_source TO ledger_writer;
 GRANT UPDATE (
-  status, root_id, attempts, failed_replays, unit_failures, replay_batch_id, not_before,
+  status, root_id, attempts, failed_replays, given_up, replay_batch_id, not_before,
   updated_at
 ) ON failed_message TO ledger_writer;
-GRANT UPDATE (status, not_before, failed_replays, unit_failures) ON message_claim TO ledger_writer;
+GRANT UPDATE (status, not_before, failed_replays, given_up) ON message_claim TO ledger_writer;
 GRANT UPDATE (root_id, content, parsed, key) ON failed_payload TO ledger_writer;
 GRANT UPDATE (key, content, parsed, source_file, source_row) ON hold_sample TO ledger_writer;
 GRANT UPDATE (published_at, replaced_at) ON publication TO ledger_writer;
@@ -71,8 +71,8 @@ GRANT SELECT ON
   sink_replacement, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,
-  pending_follow_up, pending_rebuild, sink_publication, state_progress, quarantine,
-  kept_back_record, hold_preview, accepted_record
+  pending_follow_up, sink_publication, state_progress, quarantine,
+  hold_preview, accepted_record
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared, number) ON root_fail TO ledger_reader;
 GRANT SELECT (

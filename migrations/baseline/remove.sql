@@ -3,8 +3,8 @@ DROP VIEW
   batch_step, step_run_file,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,
-  pending_follow_up, pending_rebuild, sink_publication, state_progress, failed_root_detail,
-  quarantine, kept_back_record, hold_preview, accepted_record;
+  pending_follow_up, sink_publication, state_progress, failed_root_detail,
+  quarantine, hold_preview, accepted_record;
 DROP TABLE
   pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
   batch_source, claimed_file, root_counter, last_sweep, ledger_delta, root_fail,
@@ -16,7 +16,7 @@ DROP TABLE
 DROP FUNCTION
   reserve_roots(bigint, bigint), remove_deltas(bigint), forget_fails(bigint),
   release_files(bigint), remove_filters(bigint),
-  forget_records(bigint[]), root_state(bigint), failure_reason(failure_cause, text, text),
+  forget_records(bigint[]), root_state(bigint), is_outdated(bigint), failure_reason(failure_cause, text, text),
   refuse_rewriting(), refuse_another_source(),
   refuse_another_step(), end_hold();
 DROP SEQUENCE attempt_number;

@@ -6,8 +6,7 @@ CREATE TYPE run_state AS ENUM ('running', 'committed', 'failed', 'fenced', 'supe
 CREATE TYPE message_status AS ENUM (
   'failed', 'replaying', 'recovered', 'quarantined', 'superseded');
 CREATE TYPE failure_cause AS ENUM (
-  'unparsed', 'rejected', 'refused', 'repeated', 'unacked', 'lost', 'doubled', 'swapped', 'late',
-  'unit');
+  'unparsed', 'rejected', 'refused', 'repeated', 'unacked', 'lost', 'doubled', 'swapped', 'late');
 CREATE TYPE guarantee AS ENUM ('exactly_once', 'at_least_once');
 CREATE TYPE settle_policy AS ENUM ('publish_acked', 'hold');
 CREATE TYPE hold_cause AS ENUM ('check', 'failures', 'restart');
@@ -88,7 +87,6 @@ CREATE TABLE batch (
   replaces_batch_id bigint REFERENCES batch,
   guarantee guarantee NOT NULL,
   settle settle_policy NOT NULL,
-  rebuild_requested_at timestamptz,
   followed_at timestamptz,
   files_expired_at timestamptz,
   files_removed_at timestamptz,
@@ -145,8 +143,6 @@ COMMENT ON COLUMN batch.guarantee IS
 COMMENT ON COLUMN batch.settle IS
   'publish_acked: what is acked is published once the batch is settled; hold: once no message of '
   'it, or of its replays, is failed any more.';
-COMMENT ON COLUMN batch.rebuild_requested_at IS
-  'When units of it were requested again without their quarantined records; null: not yet.';
 COMMENT ON COLUMN batch.followed_at IS
   'When a sweep found all done that follows its settlement; null: not yet, or records of its '
   'family changed since.';
@@ -162,12 +158,10 @@ CREATE TABLE declared_step (
   declaration jsonb NOT NULL,
   name text GENERATED ALWAYS AS (declaration ->> 'name') STORED,
   kind text NOT NULL GENERATED ALWAYS AS (declaration ->> 'kind') STORED,
-  whole boolean NOT NULL GENERATED ALWAYS AS (declaration ? 'unit') STORED,
   after boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"after": true}') STORED,
   stateful boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"stateful": true}') STORED,
   partial boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"partial": true}') STORED,
   merges boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"merges": true}') STORED,
-  units boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"units": true}') STORED,
   notice boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"notice": true}') STORED,
   incremental boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"incremental": true}') STORED,
   rereads boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"rereads": true}') STORED,
@@ -185,14 +179,13 @@ COMMENT ON COLUMN declared_step.declaration IS
   'What the ledger keeps of it: name, kind, reads, and what applies of the options below.';
 COMMENT ON COLUMN declared_step.name IS 'Step by name.';
 COMMENT ON COLUMN declared_step.kind IS 'source, stage, sink, combine or stateful.';
-COMMENT ON COLUMN declared_step.whole IS 'Whether it is a whole stage, which has a unit of replay.';
 COMMENT ON COLUMN declared_step.after IS 'Whether it runs after the settlement.';
 COMMENT ON COLUMN declared_step.stateful IS
   'Whether it is a state over batches or reads one: it runs in the order of the batches.';
 COMMENT ON COLUMN declared_step.partial IS
   'Whether it is a combine that runs while records are failed, too, unless its batch holds.';
-COMMENT ON COLUMN declared_step.merges IS 'Whether its rows may be anchored to several records.';
-COMMENT ON COLUMN declared_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
+COMMENT ON COLUMN declared_step.merges IS
+  'Whether its rows may be anchored to several records, so that its batch is replayed as a whole.';
 COMMENT ON COLUMN declared_step.notice IS
   'Whether it is a source that is notified of what became of its messages.';
 COMMENT ON COLUMN declared_step.incremental IS
@@ -205,8 +198,8 @@ COMMENT ON COLUMN declared_step.dedup_window IS
   'Of a sink that compares its rows with those of earlier batches: with how many; -1: all.';
 
 CREATE VIEW batch_step AS
-SELECT b.batch_id, s.number, s.declaration, s.name, s.kind, s.whole, s.after, s.stateful, s.partial,
-       s.merges, s.units, s.notice, s.incremental, s.rereads, s.in_place, s.dedup_window
+SELECT b.batch_id, s.number, s.declaration, s.name, s.kind, s.after, s.stateful, s.partial, s.merges,
+       s.notice, s.incremental, s.rereads, s.in_place, s.dedup_window
 FROM batch b
 JOIN declared_step s ON s.pipeline_id = b.pipeline_id AND s.version = b.steps_version;
 COMMENT ON VIEW batch_step IS
@@ -217,14 +210,13 @@ COMMENT ON COLUMN batch_step.declaration IS
   'What the ledger keeps of it: name, kind, reads, and what applies of the options below.';
 COMMENT ON COLUMN batch_step.name IS 'Step by name.';
 COMMENT ON COLUMN batch_step.kind IS 'source, stage, sink, combine or stateful.';
-COMMENT ON COLUMN batch_step.whole IS 'Whether it is a whole stage, which has a unit of replay.';
 COMMENT ON COLUMN batch_step.after IS 'Whether it runs after the settlement.';
 COMMENT ON COLUMN batch_step.stateful IS
   'Whether it is a state over batches or reads one: it runs in the order of the batches.';
 COMMENT ON COLUMN batch_step.partial IS
   'Whether it is a combine that runs while records are failed, too, unless its batch holds.';
-COMMENT ON COLUMN batch_step.merges IS 'Whether its rows may be anchored to several records.';
-COMMENT ON COLUMN batch_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
+COMMENT ON COLUMN batch_step.merges IS
+  'Whether its rows may be anchored to several records, so that its batch is replayed as a whole.';
 COMMENT ON COLUMN batch_step.notice IS
   'Whether it is a source that is notified of what became of its messages.';
 COMMENT ON COLUMN batch_step.incremental IS
@@ -483,7 +475,7 @@ COMMENT ON COLUMN root_fail.reason IS
   'Reason given; null: none, the stage has more than one row for an input.';
 COMMENT ON COLUMN root_fail.detail IS 'Raw text of a record that did not parse.';
 COMMENT ON COLUMN root_fail.shared IS
-  'Whether the row that failed comes from several records: a failure of their unit.';
+  'Whether the row that failed comes from several records: all of them fail with it.';
 COMMENT ON COLUMN root_fail.number IS 'Tells fails of one root apart.';
 
 CREATE TABLE replay_root (
@@ -516,7 +508,7 @@ CREATE TABLE failed_message (
   replay_batch_id bigint,
   updated_at timestamptz NOT NULL DEFAULT now(),
   not_before timestamptz,
-  unit_failures integer NOT NULL DEFAULT 0,
+  given_up boolean NOT NULL DEFAULT false,
   CONSTRAINT failed_message_claimed_check
     CHECK (status <> 'replaying' OR replay_batch_id IS NOT NULL)
 );
@@ -536,14 +528,15 @@ COMMENT ON COLUMN failed_message.status IS
 COMMENT ON COLUMN failed_message.root_id IS 'Root of its last failed attempt.';
 COMMENT ON COLUMN failed_message.attempts IS 'Attempts that failed.';
 COMMENT ON COLUMN failed_message.failed_replays IS
-  'Replays that failed through the message''s own fault.';
+  'Replays in which it failed, by itself or with others; not those of which a step died.';
 COMMENT ON COLUMN failed_message.replay_batch_id IS
   'Open replay that claims it, or the one that recovered it.';
 COMMENT ON COLUMN failed_message.updated_at IS 'Last change of its status.';
 COMMENT ON COLUMN failed_message.not_before IS
   'Replays that open earlier leave it out; null: at once.';
-COMMENT ON COLUMN failed_message.unit_failures IS
-  'How often a row of several records, this one among them, failed.';
+COMMENT ON COLUMN failed_message.given_up IS
+  'Whether the next replay of its whole batch leaves it out, and quarantines it: its replays are '
+  'used up, or a person quarantined it.';
 
 CREATE TABLE message_claim (
   batch_id bigint,
@@ -551,7 +544,7 @@ CREATE TABLE message_claim (
   status message_status NOT NULL,
   not_before timestamptz,
   failed_replays integer NOT NULL,
-  unit_failures integer NOT NULL,
+  given_up boolean NOT NULL,
   PRIMARY KEY (batch_id, message_id)
 );
 COMMENT ON TABLE message_claim IS
@@ -561,7 +554,7 @@ COMMENT ON COLUMN message_claim.message_id IS 'Message that it claimed.';
 COMMENT ON COLUMN message_claim.status IS 'As in failed_message, before the claim.';
 COMMENT ON COLUMN message_claim.not_before IS 'As in failed_message, before the claim.';
 COMMENT ON COLUMN message_claim.failed_replays IS 'As in failed_message, before the claim.';
-COMMENT ON COLUMN message_claim.unit_failures IS 'As in failed_message, before the claim.';
+COMMENT ON COLUMN message_claim.given_up IS 'As in failed_message, before the claim.';
 
 CREATE TABLE failed_root (
   root_id bigint PRIMARY KEY,
@@ -597,7 +590,7 @@ COMMENT ON COLUMN failed_root.cause IS
   'unparsed: its source could not read it; rejected: a stage failed it; refused: a sink did; '
   'repeated: the stage has more than one row for an input; unacked: the stage acks by itself, and '
   'did not; lost; doubled: acked too often; swapped: one row lost, another acked too often; late: '
-  'the step did not commit; unit: a record of its unit was quarantined.';
+  'the step did not commit.';
 COMMENT ON COLUMN failed_root.reason IS
   'What the source, stage or sink said of it; null: the cause says all. See failure_reason.';
 COMMENT ON COLUMN failed_root.detail IS 'Raw text of a record that did not parse.';
@@ -612,7 +605,7 @@ COMMENT ON COLUMN failed_root.own_failure IS
   'False if a step never committed: no fault of the message.';
 COMMENT ON COLUMN failed_root.failed_at IS 'When it was settled.';
 COMMENT ON COLUMN failed_root.shared IS
-  'Whether the row that failed comes from several records: a failure of their unit.';
+  'Whether the row that failed comes from several records: all of them fail with it.';
 COMMENT ON COLUMN failed_root.missed_by IS
   'Sinks that may not have got each of its rows once, wherever it broke; null: none, or the '
   'batch ran exactly once.';
@@ -794,7 +787,7 @@ CREATE TABLE sink_replacement (
   PRIMARY KEY (step_run_id, replaced_batch_id)
 );
 COMMENT ON TABLE sink_replacement IS
-  'Whose rows a sink''s run replaces: a replay of units that were published already.';
+  'Whose rows the run of a sink of a combine or a state replaces.';
 COMMENT ON COLUMN sink_replacement.step_run_id IS 'The sink''s run.';
 COMMENT ON COLUMN sink_replacement.replaced_batch_id IS
   'Batch whose rows are removed when those of the run are published.';

@@ -307,22 +307,6 @@ COMMENT ON COLUMN pending_publication.files IS
   'Those files: path, bytes, rows, first_position; null: as they were staged.';
 COMMENT ON COLUMN pending_publication.rows IS 'Rows to be published; null until it is ready.';
 
-CREATE VIEW pending_rebuild AS
-SELECT f.batch_id, f.family_id
-FROM batch f
-WHERE f.followed_at IS NULL AND f.status = 'settled' AND f.guarantee = 'exactly_once'
-  AND f.rebuild_requested_at IS NULL AND f.failed_roots > 0
-  AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
-  AND EXISTS (
-    SELECT FROM failed_root r JOIN failed_message m USING (message_id)
-    WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id);
-COMMENT ON VIEW pending_rebuild IS
-  'Batches in which records of units were quarantined, and whose units are yet to be requested '
-  'again without them.';
-COMMENT ON COLUMN pending_rebuild.batch_id IS 'Number of the batch.';
-COMMENT ON COLUMN pending_rebuild.family_id IS
-  'The original of its family: itself, or the one that it replays.';
-
 CREATE VIEW state_progress AS
 SELECT c.batch_id, p.name AS pipeline, c.step, 'committed' AS state,
        NULL::bigint AS waits_for_batch_id, NULL::text AS waits_because, c.step_run_id, c.snapshot,
@@ -350,6 +334,7 @@ FROM (
       WHERE i.batch_id = b.batch_id AND s.declaration -> 'reads' ? i.name
         AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = i.name
                         AND r.state = 'committed')))
+    AND NOT is_outdated(b.batch_id)
     AND NOT EXISTS (
       SELECT FROM checkpoint c WHERE c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
                                  AND c.step = s.name)
@@ -363,9 +348,6 @@ FROM (
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
                 THEN 'records_failed'
-              WHEN b.settle = 'hold' AND EXISTS (
-                SELECT FROM pending_rebuild f WHERE f.family_id = b.family_id)
-                THEN 'units_to_rebuild'
          END AS obstacle
   FROM batch b WHERE b.batch_id = h.head
 ) o;
@@ -380,7 +362,7 @@ COMMENT ON COLUMN state_progress.waits_for_batch_id IS
   'The batch that holds it up, maybe itself; null if nothing does.';
 COMMENT ON COLUMN state_progress.waits_because IS
   'What that batch lacks: undecided; being_replaced; records_failed (settle="hold"); '
-  'units_to_rebuild, without their quarantined records; state_due.';
+  'state_due.';
 COMMENT ON COLUMN state_progress.step_run_id IS
   'The run that made the state; the greatest of a stage made the current one.';
 COMMENT ON COLUMN state_progress.snapshot IS
@@ -426,16 +408,14 @@ CROSS JOIN LATERAL (
       WHERE i.batch_id = b.batch_id AND s.declaration -> 'reads' ? i.name
         AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = i.name
                         AND r.state = 'committed'))
+    AND NOT is_outdated(b.batch_id)
     AND NOT EXISTS (
       SELECT FROM checkpoint c
       WHERE c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id AND c.step = s.name)
   UNION ALL
-  SELECT 'rebuild', NULL, b.settled_at FROM pending_rebuild r WHERE r.batch_id = b.batch_id
-  UNION ALL
   -- In the last batch of its family: a combine, once no record of the sources that it awaits, of
-  -- any source if it names none or its batch holds, is failed and no units of the family are to be
-  -- rebuilt, or at once if it is partial and what is acked is published; a sink of a combine that
-  -- has run.
+  -- any source if it names none or its batch holds, is failed, or at once if it is partial and what
+  -- is acked is published; a sink of a combine that has run.
   SELECT 'combine', s.name, b.settled_at
   FROM batch_step s
   WHERE s.batch_id = b.batch_id AND b.status = 'settled' AND s.after AND NOT s.stateful
@@ -450,8 +430,7 @@ CROSS JOIN LATERAL (
       ELSE (s.partial AND b.settle <> 'hold'
         OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id
                        AND (b.settle = 'hold'
-                            OR coalesce(s.declaration -> 'awaits' ? m.source, true)))
-        AND NOT EXISTS (SELECT FROM pending_rebuild r WHERE r.family_id = b.family_id))
+                            OR coalesce(s.declaration -> 'awaits' ? m.source, true))))
         AND NOT EXISTS (
           SELECT FROM batch_step i
           WHERE i.batch_id = b.batch_id AND s.declaration -> 'reads' ? i.name
@@ -464,8 +443,7 @@ CROSS JOIN LATERAL (
   SELECT 'replay', NULL, NULL
   WHERE p.auto_replay AND EXISTS (
     SELECT FROM failed_message m
-    WHERE m.original_batch_id = b.batch_id AND m.status = 'failed'
-      AND (m.not_before IS NULL OR m.not_before < 'infinity'))
+    WHERE m.original_batch_id = b.batch_id AND m.status = 'failed')
   UNION ALL
   SELECT 'keep', NULL, NULL
   WHERE EXISTS (
@@ -486,9 +464,9 @@ COMMENT ON COLUMN pending_follow_up.family_id IS
 COMMENT ON COLUMN pending_follow_up.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN pending_follow_up.dag_id IS 'Airflow''s DAG; empty without Airflow.';
 COMMENT ON COLUMN pending_follow_up.follow_up IS
-  'publish; combine; state; notify: a source, of what became of its records; rebuild: units, without '
-  'their quarantined records; keep: content of failed records, which is not copied, or was read again '
-  'since; replay: failed records, by the sweeper.';
+  'publish; combine; state; notify: a source, of what became of its records; keep: content of '
+  'failed records, which is not copied, or was read again since; replay: failed records, by the '
+  'sweeper.';
 COMMENT ON COLUMN pending_follow_up.step IS
   'Sink, combine, source or stateful stage by name; null: no single step does it.';
 COMMENT ON COLUMN pending_follow_up.since IS
@@ -503,8 +481,7 @@ SELECT x.batch_id, p.name AS pipeline, x.sink, x.step_run_id,
             WHEN r.state <> 'committed' THEN 'superseded'
             WHEN x.ready THEN 'ready' ELSE 'decided' END AS state,
        x.decided_at, x.published_at, x.replaced_at, x.rows,
-       CASE WHEN NOT EXISTS (SELECT FROM sink_replacement s WHERE s.step_run_id = x.step_run_id)
-            THEN r.output_rows - x.rows END AS withheld_rows
+       r.output_rows - x.rows AS withheld_rows
 FROM publication x
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
@@ -525,8 +502,7 @@ COMMENT ON COLUMN sink_publication.replaced_at IS
   'When rows of a later batch or run took their place; null: they have not.';
 COMMENT ON COLUMN sink_publication.rows IS 'Rows to be published; null until that is known.';
 COMMENT ON COLUMN sink_publication.withheld_rows IS
-  'Rows staged and not published: those of records that failed, or of their unit. Null where rows '
-  'of earlier batches are replaced beside them.';
+  'Rows staged and not published: those of records that failed.';
 
 CREATE VIEW failed_root_detail AS
 SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interval_start,
@@ -553,7 +529,7 @@ COMMENT ON COLUMN failed_root_detail.cause IS
   'unparsed: its source could not read it; rejected: a stage failed it; refused: a sink did; '
   'repeated: the stage has more than one row for an input; unacked: the stage acks by itself, and '
   'did not; lost; doubled: acked too often; swapped: one row lost, another acked too often; late: '
-  'the step did not commit; unit: a record of its unit was quarantined.';
+  'the step did not commit.';
 COMMENT ON COLUMN failed_root_detail.reason IS
   'Why: what the source, stage or sink said of it, or the cause in words.';
 COMMENT ON COLUMN failed_root_detail.producers IS
@@ -600,25 +576,6 @@ COMMENT ON COLUMN quarantine.attempts IS 'Attempts that failed.';
 COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was quarantined.';
 COMMENT ON COLUMN quarantine.accepted_by IS
   'Who gave it up, by accepting it or by quarantining it by hand; null: it waits for that.';
-
-CREATE VIEW kept_back_record AS
-SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step,
-       failure_reason(f.cause, f.step, f.reason) AS reason, m.unit_failures
-FROM failed_message m
-JOIN failed_root f USING (root_id)
-JOIN batch b ON b.batch_id = m.original_batch_id
-JOIN pipeline p USING (pipeline_id)
-WHERE m.status = 'failed' AND m.not_before = 'infinity';
-COMMENT ON VIEW kept_back_record IS
-  'Failed records that no replay takes by itself any more: their unit failed too often.';
-COMMENT ON COLUMN kept_back_record.message_id IS 'The record across its attempts.';
-COMMENT ON COLUMN kept_back_record.pipeline IS 'Pipeline by name.';
-COMMENT ON COLUMN kept_back_record.source IS 'Source that it came from.';
-COMMENT ON COLUMN kept_back_record.original_batch_id IS 'Batch of its first attempt.';
-COMMENT ON COLUMN kept_back_record.step IS 'Where it broke last.';
-COMMENT ON COLUMN kept_back_record.reason IS 'Why.';
-COMMENT ON COLUMN kept_back_record.unit_failures IS
-  'How often a row of several records, this one among them, failed.';
 
 CREATE VIEW hold_preview AS
 SELECT h.batch_id, p.name AS pipeline, h.source, h.step, h.reason, h.records,

@@ -78,8 +78,8 @@ CORE = (
     "test_tracking.py::test_many_children_ack_their_parent_once[executors]",
     "test_tracking.py::test_tasks_are_counted_while_they_run",
     # a join that is empty, which adaptive plans cut out, and one of a frame with itself
-    "test_units.py::test_no_row_meets_another",
-    "test_units.py::test_two_rows_of_one_record_meet_again",
+    "test_whole_stages.py::test_no_row_meets_another",
+    "test_whole_stages.py::test_two_rows_of_one_record_meet_again",
     # steps without anchors
     "test_untracked.py::test_rerun_of_untracked_steps",
     "test_untracked.py::test_nothing_fails_where_nothing_is_tracked",

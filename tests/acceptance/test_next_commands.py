@@ -256,7 +256,7 @@ def abandoned(lab):
     return result
 
 
-def kept_back(lab):
+def held_back(lab):
     """The pipeline publishes nothing before all records are acked."""
     lab.declare(settle="hold")
     return lab.type(RUN)
@@ -264,7 +264,7 @@ def kept_back(lab):
 
 STATES = [
     failed, given_up, quarantined, failed_twice, accepted, waiting, replaying, held, replaced,
-    unpublished, interrupted, claimed, abandoned, kept_back,
+    unpublished, interrupted, claimed, abandoned, held_back,
 ]  # fmt: skip
 
 

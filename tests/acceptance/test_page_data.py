@@ -337,28 +337,22 @@ def test_failures_without_end_are_counted_whole(ask, ledger, monkeypatch):
 
 
 def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
-    """Records that another replay has, that wait, that are kept back with their unit; a replay's
-    limit. Those kept back are offered as such.
-    """
+    """Records that wait, and a replay's limit."""
     batch, roots = lost(ledger, *range(6), replay_limit=2)
     with ledger.database.plain.begin() as connection:
-        for root, instant in ((roots[0], "infinity"), (roots[1], "2999-01-01")):
-            connection.exec_driver_sql(
-                f"UPDATE failed_message SET not_before = '{instant}' WHERE message_id = {root}"
-            )
+        connection.exec_driver_sql(
+            f"UPDATE failed_message SET not_before = '2999-01-01' WHERE message_id = {roots[1]}"
+        )
     data = ask(f"api/replay?batch={batch}").json()
-    assert (data["match"], data["records"]) == (4, 2)
+    assert (data["match"], data["records"], data["whole"]) == (5, 2, False)
     assert {**data["waiting"], "not_before": data["waiting"]["not_before"][:4]} == {
-        "due": 4,
+        "due": 5,
         "replaying": 0,
         "later": 1,
         "not_before": "2999",
-        "kept_back": 1,
         "quarantined": 0,
     }
-    assert ask(f"api/batch?number={batch}").json()["can"] == ["replay", "replay kept back"]
-    kept_back = ask(f"api/replay?batch={batch}&kept_back=true").json()
-    assert (kept_back["records"], kept_back["conf"]["kept_back"]) == (1, True)
+    assert ask(f"api/batch?number={batch}").json()["can"] == ["replay"]
 
 
 def test_a_replay_leaves_its_records_to_their_original(ask, ledger):

@@ -11,7 +11,6 @@ from demo import data
 from scripts.airflow_services import USER
 from tests.support.airflow import Airflow, wait
 from tests.support.browser import (
-    SECONDS,
     WINDOW,
     check_accessible,
     go,
@@ -260,40 +259,6 @@ def test_a_quarantined_record_is_taken_up(
     assert started["triggering_user_name"] == "ada"
     assert started["conf"]["accepted"] is True
     assert replay_batch(airflow, started["dag_run_id"]) == ("replay", 1)
-
-
-def test_records_kept_back_are_replayed(airflow: Airflow, red: SimpleNamespace, page: Page) -> None:
-    """The dialog of a replay says that records are kept back; that of their own button takes
-    them."""
-    data.write_planes(airflow.data)
-    record = one_failed(airflow, red.batch_id)
-    airflow.ledger.change(
-        f"UPDATE failed_message SET not_before = 'infinity' WHERE message_id = {record.message_id}"
-    )
-    go(page, batch=red.batch_id)
-    page.get_by_role("button", name="Replay", exact=True).click()
-    dialog = page.get_by_role("dialog")
-    use = "1 record is kept back with its unit: use Replay kept-back records."
-    expect(dialog).to_contain_text(use)
-    page.keyboard.press("Escape")
-    expect(dialog).to_be_hidden()
-    page.get_by_role("button", name="Replay kept-back records").click()
-    expect(dialog).to_contain_text("1 record at with_plane: lost")
-    expect(dialog).to_contain_text('"kept_back": true')
-    before = [run["dag_run_id"] for run in airflow.runs("flights")]
-    dialog.get_by_role("button", name="Replay 1 record").click()
-    (started,) = wait(
-        lambda: [run for run in airflow.runs("flights") if run["dag_run_id"] not in before],
-        "the replay",
-        180,
-    )
-    expect(page.get_by_role("button", name="Replay kept-back records")).to_have_count(
-        0, timeout=180 * SECONDS
-    )
-    assert airflow.ended("flights", started["dag_run_id"]) == "success"
-    assert replay_batch(airflow, started["dag_run_id"]) == ("replay", 1)
-    status = f"SELECT status FROM failed_message WHERE message_id = {record.message_id}"
-    assert airflow.ledger.row(status).status == "recovered"
 
 
 def test_what_is_not_there_is_said(page: Page) -> None:

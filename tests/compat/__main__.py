@@ -40,7 +40,7 @@ SETS = {
 }
 # pyspark-client has a part of PySpark's own modules, and would put another version over them.
 INSTEAD = ("pyspark-client; sys_platform == 'none'",)
-# Each kind of sink, the SQL functions of anchors, units, a replay, a settlement, a table, a
+# Each kind of sink, the SQL functions of anchors, whole stages, a replay, a settlement, a table, a
 # combine, a state, a pooler, the DAG and its tasks, what the pages show, and a driver whose JVM is
 # killed.
 CORE = (
@@ -49,10 +49,10 @@ CORE = (
     "tests/integration/test_lineage.py",
     "tests/integration/test_lineage_rules.py",
     "tests/integration/test_anchor_use.py::test_sql_text_collects_and_merges_anchors",
-    "tests/integration/test_units.py::test_the_newest_row_of_a_key_is_replayed",
-    "tests/integration/test_units.py::test_two_rows_of_one_record_meet_again",
-    "tests/integration/test_units.py::test_self_join_anchors_each_record_once",
-    "tests/integration/test_units.py::test_a_null_among_the_anchors_is_refused",
+    "tests/integration/test_whole_stages.py::test_the_newest_row_of_a_key_is_replayed",
+    "tests/integration/test_whole_stages.py::test_two_rows_of_one_record_meet_again",
+    "tests/integration/test_whole_stages.py::test_self_join_anchors_each_record_once",
+    "tests/integration/test_whole_stages.py::test_a_null_among_the_anchors_is_refused",
     "tests/integration/test_table_source.py",
     "tests/integration/test_sinks.py",
     "tests/integration/test_settlement.py",

@@ -134,7 +134,7 @@ def test_a_settlement_gives_the_servers_plans_back(scratch):
         assert connection.exec_driver_sql("SHOW enable_nestloop").scalar_one() == "off"
 
 
-FLAGS = ("after", "stateful", "partial", "merges", "units", "notice", "incremental", "rereads")
+FLAGS = ("after", "stateful", "partial", "merges", "notice", "incremental", "rereads")
 
 
 def test_a_batch_keeps_its_steps(ledger):
@@ -145,9 +145,8 @@ def test_a_batch_keeps_its_steps(ledger):
     declared = trades.topology()
     assert batch.topology == declared
     steps = ledger.rows("SELECT * FROM batch_step ORDER BY number")
-    assert [(step.number, step.name, step.kind, step.whole) for step in steps] == [
-        (number, each.name, each.kind, each.unit is not None)
-        for number, each in enumerate(declared, 1)
+    assert [(step.number, step.name, step.kind) for step in steps] == [
+        (number, each.name, each.kind) for number, each in enumerate(declared, 1)
     ]
     flags = [{flag for flag in FLAGS if getattr(step, flag)} for step in steps]
     assert flags == [{flag for flag in FLAGS if getattr(each, flag)} for each in declared]

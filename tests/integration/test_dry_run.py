@@ -69,7 +69,7 @@ def test_what_is_right_is_well(check, tmp_path, database):
     """Stages with references, marks, several inputs, whole ones, combines and states of a pipeline
     without a fault are all well, and nothing is claimed or written.
     """
-    flow = orders(tmp_path, unit="customer")
+    flow = orders(tmp_path, settle="hold")
 
     @flow.stage(reads="orders")
     def named(orders, *, customers):
@@ -375,16 +375,16 @@ def test_what_follows_a_settlement_is_checked(check, tmp_path, warehouse):
 
 
 def test_sources_are_checked_as_a_run_checks_them(check, tmp_path):
-    """A key, a unit and a condition of columns that a source lacks, and the header of a reference
-    or that it has no rows, are known before a run.
+    """A key and a condition of columns that a source lacks, and the header of a reference or that
+    it has no rows, are known before a run.
     """
-    flow = orders(tmp_path, unit="client")
+    flow = orders(tmp_path)
     columns = "id BIGINT, customer STRING, cents INT"
     flow.source("keyed", FileSource("orders.csv", schema=columns), key="number")
     flow.source("tracked", FileSource("orders.csv", schema=columns), track="amount > 0")
     (tmp_path / "customers.csv").write_text("customer\nada\n")
 
-    @flow.stage(reads="orders", whole=True)
+    @flow.stage(reads="orders")
     def joined(orders, *, customers):
         return orders.join(customers, "customer")
 
@@ -393,7 +393,6 @@ def test_sources_are_checked_as_a_run_checks_them(check, tmp_path):
         flow.sink(f"{name}_out", ParquetSink(name), reads=name)
     findings = check(flow)
     assert "has no column 'number', which is to be its key" in findings["source keyed"][1]
-    assert "has no column 'client', which makes its unit" in findings["source orders"][1]
     assert "`amount` cannot be resolved" in findings["source tracked"][1]
     assert "expected customer, country; found customer" in findings["reference customers"][1]
     (tmp_path / "customers.csv").write_text("customer,country\n\n")

@@ -297,7 +297,7 @@ def _united(block, spark):
 @proves("docs/whole-stages.md", "totals")
 def _totals(block, spark):
     """Totals by customer; a customer without an order is dropped with a reason."""
-    pipeline = Pipeline("orders", unit="customer")
+    pipeline = Pipeline("orders")
     pipeline.source("orders", FileSource("orders.csv", schema=examples.ORDER))
     pipeline.source("customers", FileSource("c.csv", schema="customer STRING, country STRING"))
     examples.run(block, pipeline)

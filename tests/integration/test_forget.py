@@ -145,7 +145,7 @@ def test_a_forgotten_record_is_not_replayed(archive, forgettable):
 
 
 def test_a_forgotten_record_that_fails_again_is_not_quoted(archive):
-    """One that had recovered comes along when its unit is replayed, and fails: that it failed is
+    """One that had recovered comes along when its batch is replayed, and fails: that it failed is
     kept, and counted, but not why, for that may quote it. The others' reasons are."""
     replay, forgotten, failed, along = archive.replay_beside_a_forgotten_record(
         expiring(hold_above=1.0)
@@ -167,7 +167,7 @@ def test_a_forgotten_record_that_fails_again_is_not_quoted(archive):
 
 def test_what_a_sink_says_of_a_forgotten_record_is_not_kept(archive):
     """At least once the rows that a sink has left out stay in the ledger after the settlement: of
-    a forgotten record that its unit has taken along without why, of the others with it."""
+    a forgotten record that came along in a replay without why, of the others with it."""
     replay, _, failed, along = archive.replay_beside_a_forgotten_record(
         expiring(hold_above=1.0, guarantee="at_least_once")
     )

@@ -36,7 +36,6 @@ def test_it_has_as_many_batches_and_failures_as_it_was_asked_for(history):
     assert set(states) == {"failed", "recovered", "quarantined", "superseded"}
     assert history.row("SELECT count(*) AS n FROM pipeline").n == PIPELINES
     assert history.row("SELECT count(*) AS n FROM accepted_record").n > 0
-    assert history.row("SELECT count(*) AS n FROM kept_back_record").n > 0
 
 
 def test_its_counts_agree(history):
@@ -91,7 +90,7 @@ def test_nothing_of_it_is_pending(history):
     notes every batch; every source has a position, and every state is committed.
     """
     history.change("UPDATE batch SET followed_at = NULL")
-    for view in ("pending_publication", "pending_rebuild", "pending_root", "pending_follow_up"):
+    for view in ("pending_publication", "pending_root", "pending_follow_up"):
         assert history.rows(f"SELECT * FROM {view}") == []
     swept = history.sweep(now=datetime(2100, 1, 1, tzinfo=UTC))
     assert (swept.settlements, swept.replays, swept.overdue) == ((), (), ())

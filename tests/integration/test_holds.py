@@ -336,15 +336,15 @@ def test_a_record_of_a_replay_on_hold_is_counted_once(ledger, migrated, monkeypa
 
 
 def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):
-    """A replay takes acked records of the same unit along and loses them: they are counted, also
+    """A replay takes acked records of its batch along and loses them: they are counted, also
     where a person has released the original; the record that had failed before is not."""
     flow = pipeline(hold_above=0.1)
     batch, roots = ledger.whole_batch(flow, 10, lose_sink=[0, 1])
     ledger.settle(batch.batch_id)
     ledger.release(batch.batch_id)
     replay = ledger.replay(flow, batch.batch_id)
-    ledger.declare(replay.batch_id, "middle", merges=True)  # as of a pipeline that replays by unit
-    again = ledger.emit_replay(replay, companions=roots[2:4])
+    ledger.declare(replay.batch_id, "middle", merges=True)  # so that it is replayed as a whole
+    again = ledger.emit_replay(replay, along=roots[2:4])
     assert len(again) == 4
     ledger.run_middle(replay, again, fail=dict.fromkeys(again, "broken"))
     ledger.run_sink(replay, [])

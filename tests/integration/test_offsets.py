@@ -18,7 +18,7 @@ from ledger.errors import (
     NotReadyError,
     StageError,
 )
-from ledger.execution import notify, settle_and_follow
+from ledger.execution import notify
 from ledger.spark.job import FEW_ROWS
 from tests.support.dying import Died, dies_at
 from tests.support.feeds import Feed, fed
@@ -55,8 +55,8 @@ def ranges(ledger, source="feed"):
 
 
 def ranked(feed, **options):
-    """A feed -> numbers -> a whole stage, by the number -> a folder."""
-    pipeline = fed(feed, unit="n", **options)
+    """A feed -> numbers -> a whole stage -> a folder."""
+    pipeline = fed(feed, **options)
     del pipeline._steps["out"]
 
     @pipeline.stage(reads="numbers", whole=True)
@@ -380,10 +380,8 @@ def test_the_other_source_goes_on(runner, tmp_path, shown):
     assert (good.commits, bad.commits) == ([(1, 2), (2, 3)], [(1, 1), (2, 2)])
 
 
-def test_units_of_a_source(runner, feed, shown):
-    """Behind a whole stage its records have units, when it runs again and when they are
-    replayed.
-    """
+def test_a_whole_batch_of_a_feed(runner, feed, shown):
+    """With a whole stage a replay takes all that its batch has read, once."""
     run = runner(ranked(feed, lose=[2]))
     batch = run.open_day(1)
     run.step(batch, "feed")
@@ -395,7 +393,7 @@ def test_units_of_a_source(runner, feed, shown):
 
 
 def test_a_whole_stage_gets_all_that_is_new(runner, feed, shown):
-    """With max_pending no unit is cut: a batch takes all, and the next one waits for it."""
+    """With max_pending no batch is cut: it takes all, and the next one waits for it."""
     run = runner(ranked(feed, max_pending=1))
     first = run.open_day(1)
     with pytest.raises(BackPressureError, match="batch 1 has yet to read it"):
@@ -484,16 +482,14 @@ def test_commit_waits_for_a_batch_that_is_held_back(runner, feed, shown):
     assert feed.commits == [(1, 3), (2, 4)]
 
 
-def test_commit_waits_for_units_that_are_requested_again(runner, feed, shown):
-    """With settle="hold" and a quarantined record nothing is published before its unit has been
-    requested again."""
+def test_commit_waits_for_a_replay_without_what_was_given_up(runner, feed, shown):
+    """With settle="hold" and a record whose replays are used up nothing is published before a
+    replay has left it out."""
     run = runner(ranked(feed, lose=[2], settle="hold", max_replays=0))
     batch = run.open_day(1)
-    run.steps(batch)
-    run.ledger.settle(batch.batch_id)
-    notify(run.job, batch.batch_id)
+    run.settled(batch)
     assert (feed.commits, shown()) == ([], [])
-    settle_and_follow(run.job, batch.batch_id)
+    run.settled(run.open_replay(batch.batch_id))
     assert (feed.commits, shown()) == ([(1, 3)], [1, 3])
 
 

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.advice.records import Case
 from ledger.batch.opening import open_replay
-from ledger.batch.rebuilds import request
 from ledger.batch.records.payloads import keep_all, try_to_keep
 from ledger.batch.records.snapshots import MOST_CHARACTERS
 from ledger.cli import runs
@@ -22,7 +21,7 @@ from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import Outcome
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.settings import Settings
-from ledger.store.queries import following, publications, replays, reports
+from ledger.store.queries import following, replays, reports
 from ledger.store.queries import payloads as queries
 from tests.support import ledgers
 from tests.support.ledgers import keyed
@@ -249,27 +248,6 @@ def test_what_is_quarantined_by_hand_needs_no_second_word(ledger):
     assert accept.endswith(f'ackledger accept {original.batch_id} --reason "..."')
 
 
-def test_each_quarantine_asks_for_the_units_that_it_frees(ledger):
-    """A batch whose units were asked for is looked at again once another of its records is given
-    up: by then no record of a unit may be pending a replay. What another process chose before that
-    is dropped.
-    """
-    original, roots = ledger.whole_batch(ledgers.pipeline(max_replays=5), 5, lose_sink=[0, 1])
-    ledger.settle(original.batch_id)
-
-    def woken():
-        return ledger.row("SELECT rebuild_requested_at IS NOT NULL FROM batch")[0]
-
-    ledger.quarantine("never", "me", record=roots[0])
-    seen = ledger.transact(publications.failed_roots, original.batch_id)
-    ledger.transact(request, original.batch_id, [], "sink", seen)
-    assert woken()
-    ledger.quarantine("never", "me", record=roots[1])
-    assert not woken()
-    ledger.transact(request, original.batch_id, [], "sink", seen)
-    assert not woken()
-
-
 def test_what_was_held_back_is_published_once_the_last_failure_is_quarantined(ledger):
     """With settle="hold" giving up the last failed record decides that the sinks publish the
     rest.
@@ -428,8 +406,8 @@ def test_explain_and_quarantine_on_the_command_line(batch, cli):
     assert "quarantined by" in output
 
 
-def test_units_are_not_read_again_from_their_source(ledger):
-    """Where records are replayed by unit their source is not read again for some of them: one line
+def test_a_whole_batch_is_not_read_again_from_its_source(ledger):
+    """Where a replay takes the whole batch its source is not read again for some records: one line
     says what to do."""
     pipeline = Pipeline("chain", message_timeout="10s")
     pipeline.source("source", FileSource("in.csv", schema="n INT"), key="n")
@@ -442,7 +420,7 @@ def test_units_are_not_read_again_from_their_source(ledger):
     original, roots = ledger.whole_batch(pipeline, 3, lose_sink=[0])
     ledger.settle(original.batch_id)
     with pytest.raises(
-        InputError, match=r"its records are replayed by unit\. .*ackledger run .* --reprocess"
+        InputError, match=r"replays its whole batch\. .*ackledger run .* --reprocess"
     ):
         ledger.replay(pipeline, original.batch_id, from_source=True)
     assert ledger.row("SELECT count(*) FROM failed_message WHERE status = 'failed'")[0] == 3 - 2
@@ -515,8 +493,8 @@ def test_records_that_failed_since_a_time_are_listed(ledger, batch, cli):
 
 
 def test_advice_names_commands_that_work(ledger, batch, cli):
-    """Records without a key that was read are not read again by key, those kept back are
-    replayed as such, and advice is about what was asked for.
+    """Records without a key that was read are not read again by key, those given up are left out
+    of the next replay, and advice is about what was asked for.
     """
     original, roots, _ = batch
     none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
@@ -537,13 +515,13 @@ def test_advice_names_commands_that_work(ledger, batch, cli):
             f"""UPDATE failed_payload SET key = '{{"n": null}}' WHERE message_id = {roots[0]}"""
         )
         connection.exec_driver_sql(
-            f"UPDATE failed_message SET not_before = 'infinity' WHERE message_id = {roots[3]}"
+            f"UPDATE failed_message SET given_up = true WHERE message_id = {roots[3]}"
         )
     assert not cases()["source"].rereads
     assert "--from-source" not in " ".join(ledger.explain(roots[0]).next)
     assert sorted(cases(reason="bad %")) == ["middle"]
     output = cli("failed", "--step", "sink")
-    assert "--kept-back" in output
+    assert "no replay is left of the records" in output
     assert "middle" not in output
     assert "2 more causes, first" in cli("failed")
 

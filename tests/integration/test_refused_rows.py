@@ -379,9 +379,9 @@ def test_a_foreign_key_stops_one_sink(runner, tmp_path, target):
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
-    """A total that its table refuses fails all records of its unit, with each other, and the
-    other units are published, also where a replay's sink that refuses it runs twice; once the
-    table takes it a replay brings that unit, once.
+    """A total that its table refuses fails all of its records, with each other, and the other
+    totals are published, also where a replay's sink that refuses it runs twice; once the table
+    takes it a replay brings it, and each of the others once.
     """
     url, run = target
     (tmp_path / "in.csv").write_text("k,n\na,1\na,2\nb,3\nc,4\n")
@@ -390,7 +390,7 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
         "CREATE TABLE sums (k text, n bigint CONSTRAINT odd CHECK (n <> 3 OR k <> 'a'),"
         " ackledger_batch bigint)",
     )
-    flow = Pipeline("summing", guarantee=guarantee, max_replays=3, unit="k")
+    flow = Pipeline("summing", guarantee=guarantee, max_replays=3)
     flow.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
 
     @flow.stage(reads="rows", whole=True)

@@ -1,14 +1,11 @@
 """What a replay takes, when, how often, and when a person has to look: on the real PostgreSQL."""
 
 import re
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 from sqlalchemy import event, text
 
-from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_replay
 from ledger.batch.records.failures import cases
 from ledger.batch.records.filters import require_names
@@ -94,38 +91,16 @@ def test_replay_takes_no_more_than_its_limit(ledger):
     assert claimed(ledger, second) == [roots[4]]
 
 
-def by_customer(kind):
-    """The chain, with a whole stage whose units are customers."""
-    flow = Pipeline("shop", message_timeout="10s", unit="customer")
-    schema = StructType([StructField("customer", kind)]) if not isinstance(kind, str) else None
-    flow.source("source", FileSource("in.csv", schema=schema or f"n INT, customer {kind}"))
-
-    @flow.stage(reads="source", whole=True)
-    def middle(rows):
-        return rows
-
-    flow.sink("sink", ParquetSink("out"), reads="middle")
-    return flow
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "says"),
-    [
-        ("INT", "BIGINT", None),
-        ("VARCHAR(5)", StringType(), None),
-        (DecimalType(9, 2), "DECIMAL( 9, 2 )", None),
-        ("INT", "DOUBLE", "the unit customer as int in source 'source', .* has double now"),
-        ("DECIMAL(9, 2)", "DECIMAL(9, 3)", r"as decimal\(9, 2\) .* has decimal\(9, 3\) now"),
-    ],
-)
-def test_a_unit_keeps_its_type(ledger, before, after, says):
-    """With another text of a value a record would be of another unit than those that it was
-    withheld with. Integers of all sizes have the same texts."""
-    batch, _ = ledger.whole_batch(by_customer(before), 2, lose_middle=[0])
+def test_a_replay_of_a_whole_batch_claims_all(ledger):
+    """With a whole stage a replay claims all failed records of its batch, whichever it is asked
+    for, however many it may take, and also those that are not due.
+    """
+    flow = pipeline(whole=True, replay_limit=1, replay_backoff="1h")
+    batch, roots = ledger.whole_batch(flow, 5, lose_sink=[0, 2])
     ledger.settle(batch.batch_id)
-    refused = nullcontext() if says is None else pytest.raises(InputError, match=says)
-    with refused:
-        ledger.replay(by_customer(after), batch.batch_id)
+    ledger.change(f"UPDATE failed_message SET not_before = NULL WHERE message_id = {roots[2]}")
+    replay = ledger.replay(flow, batch.batch_id, record=roots[2])
+    assert claimed(ledger, replay) == [roots[0], roots[2]]
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def delivering(lost):
 
 def totalling(lost):
     """By customer: shares of the day, the day's totals, and balances over the days."""
-    pipeline = orders(lost, unit="customer")
+    pipeline = orders(lost, settle="hold")
 
     @pipeline.stage(reads="checked", whole=True)
     def shared(frame):
@@ -171,7 +171,7 @@ def deliveries(life):
 
 
 def totals(life):
-    """By unit, with rows carried over; states in order."""
+    """Replays of whole batches; states in order."""
     life.day(0, lost=[2])
     life.day(1, lost=[5])
     life.replay(1, lost=[2])

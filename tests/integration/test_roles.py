@@ -20,7 +20,6 @@ from ledger.store.queries import (
     dedup,
     pipelines,
     publications,
-    rebuilds,
     retention,
     runs,
     upkeep,
@@ -57,7 +56,6 @@ UPDATED = {
         "failed_roots",
         "released",
         "first_attempt",
-        "rebuild_requested_at",
         "followed_at",
         "files_expired_at",
         "files_removed_at",
@@ -101,12 +99,12 @@ UPDATED = {
         "root_id",
         "attempts",
         "failed_replays",
-        "unit_failures",
+        "given_up",
         "replay_batch_id",
         "not_before",
         "updated_at",
     },
-    "message_claim": {"status", "not_before", "failed_replays", "unit_failures"},
+    "message_claim": {"status", "not_before", "failed_replays", "given_up"},
     "publication": {"published_at", "replaced_at"},
     "pending_publication": {"ready", "folder", "files", "rows"},
     "checkpoint": {"acked_at"},
@@ -247,7 +245,7 @@ def test_a_verdict_stays(ledger, member):
         assert denied(engine, added)
         assert not denied(engine, added.replace("steps_version", "steps_version + 1"))
     for change in (
-        "batch SET rebuild_requested_at = now(), status = 'superseded'",
+        "batch SET followed_at = now(), status = 'superseded'",
         "step_run SET state = 'superseded'",
         "step_run SET files_removed_at = now()",
         "batch_source SET notified_at = now(), claimed = false, committed_at = now()",
@@ -326,10 +324,8 @@ def test_the_services_may_do_their_work(ledger):
     with ledger.database.writer.begin() as connection:
         assert publications.lock_pending(connection, run) is not None
         assert publications.set_ready(connection, run, "out", files)
-        publications.note_replaced(connection, run, [number])
         publications.set_published(connection, run)
         publications.set_replaced(connection, [number], "sink")
-        rebuilds.set_requested(connection, number)
         batches.set_notified(connection, number, "source")
         pipelines.lock(connection, "chain")
         checkpoints.fence(connection, batch.pipeline_id, ["middle"])
@@ -419,7 +415,6 @@ PAYLOAD = (
 )
 REASONS = (
     "quarantine",
-    "kept_back_record",
     "hold_preview",
     "root_status",
     "root_state(1)",

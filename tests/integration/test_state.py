@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
-from ledger.batch import follow_ups, state_runs
+from ledger.batch import state_runs
 from ledger.batch.state_runs import HeldByAnotherDriver, commit_state
 from ledger.batch.step_runs import Attempt, Record, StepOutput
 from ledger.core.states import Outcome
@@ -657,29 +657,23 @@ def test_hold_takes_a_family_in_whole(runner, days, balances):
     assert balances() == oracle(1, 2)
 
 
-def test_hold_does_not_overtake_the_withhold(runner, days, balances):
-    """A batch that the sweeper settled, or whose withhold is yet to run, is not taken in without
-    the units that it will ask for again: its replay comes before the next batch. The sweeper starts
-    a run for the batch that asks.
+def test_a_whole_batch_is_included_once(runner, days, balances):
+    """A replay takes the whole batch, so the state includes a batch once none of its records is
+    failed, as its last replay has made it, and before the next batch.
     """
-    run = runner(ranked(fail=[104], settle="hold"))
+    run = runner(ranked(fail=[104]))
     ledger = run.ledger
     first = run.open_day(1, dag_id="dag")
     run.steps(first)
-    assert ledger.settle(first.batch_id).failed == 1  # quarantined at once
+    assert ledger.settle(first.batch_id).failed == 1
     second = run.open_day(2)
     run.steps(second)
     ledger.settle(second.batch_id)
     advance_states(run.job, second.batch_id)
     assert history(ledger) == []
-    assert "without the records that were quarantined" in ledger.summary(2).waits[0]
-    later = ledger.row("SELECT now() + interval '1 hour' AS later").later
-    assert [batch.batch_id for batch in ledger.sweep(now=later).overdue] == [1]
-    waiting = ledger.transact(follow_ups.waiting, "running")
-    assert waiting == [1, 2]
-    publish_settled(run.job, first.batch_id)
+    assert "records of it are failed" in ledger.summary(2).waits[0]
     run.settled(run.open_replay(first.batch_id))
-    assert history(ledger) == [1, 3, 2]
+    assert history(ledger) == [3, 2]
     assert balances() == oracle(1, 2, without=[104])
 
 
@@ -814,10 +808,8 @@ def test_word_count_over_batches(spark, guarantee):
 
 
 def ranked(lose=(), fail=(), **options) -> Pipeline:
-    """flights -> a rank within the carrier, which makes carriers units -> delays by carrier over
-    batches.
-    """
-    options = {"max_replays": 0 if fail else 2, "unit": "carrier", **options}
+    """flights -> a rank within the carrier -> delays by carrier over batches."""
+    options = {"max_replays": 0 if fail else 2, "settle": "hold", **options}
     pipeline = totals(lose=lose, fail=fail, **options)
     del pipeline._steps["balance"], pipeline._steps["balances"], pipeline._steps["departures"]
 
@@ -843,46 +835,16 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
     return pipeline
 
 
-def test_units_are_read_whole(runner, days, balances):
-    """A unit of which a record failed is taken in with its replay, entire; the others at once."""
-    run = runner(ranked(lose=[104]))
-    first = run.open_day(1)
-    run.settled(first)
-    assert balances() == [row for row in oracle(1) if row[0] == "UA"]
-    run.settled(run.open_day(2))
-    fixed = runner(ranked())
-    fixed.settled(fixed.open_replay(first.batch_id))
-    assert balances() == oracle(1, 2)
-
-
-def test_a_quarantined_record_of_a_unit_is_not_taken_up(runner, days):
-    """Its unit would come again, the rest of which the state has: refused, with the way out."""
+def test_a_quarantined_record_of_a_whole_batch_is_not_taken_up(runner, days, balances):
+    """The batch would come again, the rest of which the state has: refused, with the way out."""
     run = runner(ranked(fail=[104]))
     first = run.open_day(1)
     run.settled(first)
-    with pytest.raises(InputError, match="would replay its whole unit, and the state 'balance'"):
+    again = run.open_replay(first.batch_id, "without")
+    run.settled(again)
+    assert balances() == oracle(1, without=[104])
+    with pytest.raises(InputError, match="would replay its whole batch, and the state 'balance'"):
         run.open_replay(first.batch_id, quarantined=True)
-
-
-def test_a_record_that_turns_out_to_be_of_a_unit_that_the_state_includes(runner, days, balances):
-    """Its unit was not known, for it did not parse: it fails again and says why, the state counts
-    nothing twice, and the other records of its replay get through.
-    """
-    late = 3_000_000_000  # minutes, too many for an INT
-    lines = ["flight,carrier,delay", "100,UA,0", "101,AA,1", f"102,AA,{late}", f"103,DL,{late}"]
-    (days / "2013-01-02.csv").write_text("\n".join([*lines, "104,,5"]) + "\n")
-    run = runner(ranked())
-    first = run.open_day(1)
-    assert run.settled(first).failed == 2
-    assert balances() == [("AA", 1, 1), ("UA", 1, 0), (None, 1, 5)]
-    fixed = runner(ranked(schema=FLIGHTS.replace("delay INT", "delay BIGINT")))
-    replay = fixed.open_replay(first.batch_id)
-    assert fixed.settled(replay).failed == 1
-    assert balances() == [("AA", 1, 1), ("DL", 1, late), ("UA", 1, 0), (None, 1, 5)]
-    (reason,) = run.ledger.rows(
-        f"SELECT reason FROM failed_root_detail WHERE batch_id = {replay.batch_id}"
-    )
-    assert "the state 'balance' includes the rest of its unit" in reason.reason
 
 
 def refused(match, declare):
@@ -922,7 +884,7 @@ def test_what_cannot_be_declared():
     refused("reads 'balance', a state over batches.*only sinks", behind)
     refused("reads 'balance', a state over batches.*only sinks", combined)
     refused("stateful 'tally' .*not tracked any more", untracked)
-    refused("gets all rows of a unit, a combine or a state again", doubled)
+    refused("gets all rows of a combine, of a state, or", doubled)
     refused("nothing reads stateful 'unused'", unread)
     refused(
         "the state so far, checked",

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -45,6 +46,7 @@ STEPS = ("source", "middle", "sink", "second")
 READS = {"middle": "source", "sink": "middle", "second": "middle"}
 CONSUMERS = {"source": ("middle",), "middle": ("sink", "second"), "sink": (), "second": ()}
 MAX_REPLAYS = 1
+OWN, SHARED, LATE = "own", "shared", "late"
 FATES = st.lists(
     st.sampled_from(["ok", "ok", "ok", "lost", "twice", "fail"]), min_size=3, max_size=3
 )
@@ -104,18 +106,24 @@ class LedgerLife(RuleBasedStateMachine):
         self.released = False  # whether a person let the batch settle above the limit
         self.restarted = 0  # attempts that began before may open no run of the batch
         self.own_failed: set[int] = set()  # messages that failed through their own fault before
+        self.given_up: set[int] = set()  # messages that the next replay of a whole batch leaves out
 
     @initialize(
         max_replays=st.integers(0, MAX_REPLAYS),
         limit=st.sampled_from([None, None, 0.5]),
         span=st.sampled_from([1, 2, 4096]),
+        whole=st.booleans(),
     )
-    def begin(self, max_replays, limit, span):
+    def begin(self, max_replays, limit, span, whole):
         """The batch is opened, of a pipeline that allows so many failed replays of a record, and
-        such a share of new failures. So many roots share a row.
+        such a share of new failures, and whose batches are replayed as a whole or not. So many
+        roots share a row.
         """
+        self.whole = whole
         self.max_replays, self.limit, self.span = max_replays, limit, span
-        self.pipeline = pipeline(fan_out=True, max_replays=max_replays, keep="1d", hold_above=limit)
+        self.pipeline = pipeline(
+            fan_out=True, max_replays=max_replays, keep="1d", hold_above=limit, whole=whole
+        )
         self.original = self.batch = self.ledger.open(self.pipeline)
 
     # -- steps of a run ------------------------------------------------------------------------
@@ -192,8 +200,8 @@ class LedgerLife(RuleBasedStateMachine):
         torn=st.sampled_from([None, None, "missing", "twice"]),
     )
     def post(self, pick, fates, split, backwards, torn):
-        """Any run not posted yet, also a zombie, posts its deltas, in any order, perhaps some of
-        them twice, perhaps not all.
+        """Any run not posted yet posts its deltas, in any order, perhaps some of them twice,
+        perhaps not all. A zombie posts nothing.
         """
         waiting = [run for run in self.everything if run.deltas is None]
         if not waiting or self.status != "open":
@@ -211,8 +219,10 @@ class LedgerLife(RuleBasedStateMachine):
             last = parts.pop()
             parts += [last, last] if torn == "twice" else []
             run.torn = bool(last)
+        refused = nullcontext() if run.state == "running" else pytest.raises(FencedError)
         for deltas in parts:
-            self.ledger.post(run.opened, deltas, emitted=_emitted(run))
+            with refused:
+                self.ledger.post(run.opened, deltas, emitted=_emitted(run))
 
     @rule(pick=st.integers(0, 99))
     def commit_a_run(self, pick):
@@ -279,7 +289,7 @@ class LedgerLife(RuleBasedStateMachine):
             self._judged(settlement)
         elif not late or not died:
             assert settlement.status is BatchStatus.OPEN
-        elif "source" in missing:
+        elif "source" in missing or (self.whole and self.batch.kind == "replay"):
             assert settlement.status is BatchStatus.ABANDONED
             self._abandoned()
         else:
@@ -356,7 +366,7 @@ class LedgerLife(RuleBasedStateMachine):
     def replay_quarantined(self):
         """A replay takes up the quarantined ones with a new budget, unless their files are gone:
         then it is refused, and says how to read them again."""
-        messages = {m for m, status in self.messages.items() if status == "quarantined"}
+        messages = self._taken("quarantined")
         self.replay_number += 1
         run_id, original = f"r{self.replay_number}", self.original.batch_id
         if self.expired:
@@ -369,14 +379,32 @@ class LedgerLife(RuleBasedStateMachine):
         self.quarantined, self.released = True, False
         self._claimed(messages)
 
+    def _taken(self, status):
+        """The messages that a replay of those with this status claims; of a whole batch it also
+        claims all that are failed."""
+        taken = {status, "failed"} if self.whole else {status}
+        return {m for m, status in self.messages.items() if status in taken}
+
     def _claimed(self, messages):
         assert self.snapshot.folder.exists()  # what the replay reads
+        assert set(self.ledger.claimed_messages(self.batch.batch_id)) == set(messages)
         for message in messages:
-            self.before[message] = self.messages[message], self.failed_replays[message]
+            was = self.messages[message]
+            given_up = message in self.given_up
+            self.before[message] = was, self.failed_replays[message], given_up
             self.messages[message] = "replaying"
-            if self.quarantined:
+            if was == "quarantined":
                 self.failed_replays[message] = 0
-        self._fresh(len(messages))
+                self.given_up.discard(message)
+        self._fresh(len(self._emitted_messages()))
+
+    def _emitted_messages(self):
+        """The messages that the source of an open replay emits: those that are claimed, or, of a
+        whole batch, all but those that are quarantined or given up."""
+        if not self.whole:
+            return sorted(m for m, status in self.messages.items() if status == "replaying")
+        quarantined = {m for m, status in self.messages.items() if status == "quarantined"}
+        return [m for m in self.snapshot.roots if m not in quarantined | self.given_up]
 
     # -- what follows a settlement, and retention ----------------------------------------------
 
@@ -451,8 +479,7 @@ class LedgerLife(RuleBasedStateMachine):
             again = self.ledger.replay(
                 self.pipeline, self.original.batch_id, f"r{self.replay_number}"
             )
-            taken = "quarantined" if self.quarantined else "failed"
-            self._claimed([m for m, status in self.messages.items() if status == taken])
+            self._claimed(self._taken("quarantined" if self.quarantined else "failed"))
         assert (again.batch_id, again.status) == (self.batch.batch_id, BatchStatus.OPEN)
         self._fresh(self.count)
 
@@ -597,9 +624,9 @@ class LedgerLife(RuleBasedStateMachine):
         if self.batch.kind == "original":
             self.message_of.update({root: root for root in run.roots})
             return
-        claimed = self.ledger.claimed_messages(self.batch.batch_id)
+        emitted = self._emitted_messages()
         with self.ledger.database.writer.begin() as connection:
-            for root, message in zip(run.roots, claimed, strict=True):
+            for root, message in zip(run.roots, emitted, strict=True):
                 self.message_of[root] = message
                 connection.execute(
                     text("INSERT INTO replay_root VALUES (:b, :r, :root, :m)"),
@@ -617,19 +644,22 @@ class LedgerLife(RuleBasedStateMachine):
         return emitted, acked
 
     def _failures(self):
-        """The roots that fail, each with whether it is through its own fault."""
+        """The roots that fail, each with whose failure it is: its own, one that may be for want of
+        another record, or that of a step that never committed."""
         expired = len(self.committed) < len(STEPS)
         for root in self.committed["source"].roots:
             emitted, acked = self._edges(root)
             explicit = any(root in run.fails for run in self.committed.values())
             if explicit or emitted != acked:
-                yield root, explicit or not (expired and self._broke_where_nothing_committed(root))
+                late = expired and self._broke_where_nothing_committed(root)
+                lost = LATE if late else SHARED if self.whole else OWN
+                yield root, OWN if explicit else lost
 
     def _over_limit(self):
         """Whether more records than the limit allows of the original's fail for the first time."""
         if self.limit is None or self.released:
             return False
-        failed = {self.message_of[root] for root, own in self._failures() if own}
+        failed = {self.message_of[root] for root, whose in self._failures() if whose == OWN}
         original = self.snapshot or self.committed["source"]
         return len(failed - self.own_failed) > self.limit * len(original.roots)
 
@@ -638,10 +668,14 @@ class LedgerLife(RuleBasedStateMachine):
         for root in self.committed["source"].roots:
             message = self.message_of[root]
             if root in failures:
-                self._failed(message, failures[root])
+                self._failed(message, failures[root], root in self.committed["source"].fails)
             elif message in self.messages:
                 self.messages[message] = "recovered"
-        self.own_failed |= {self.message_of[root] for root, own in failures.items() if own}
+        for message, status in self.messages.items():
+            if status == "replaying":  # a replay of the whole batch has left it out
+                assert message in self.given_up
+                self.messages[message] = "quarantined"
+        self.own_failed |= {self.message_of[root] for root, who in failures.items() if who == OWN}
         self._close("settled")
 
     def _broke_where_nothing_committed(self, root):
@@ -662,21 +696,27 @@ class LedgerLife(RuleBasedStateMachine):
                 return any(name not in self.committed for name in out)
         return False
 
-    def _failed(self, message, own):
-        if self.batch.kind != "original":
-            self.failed_replays[message] += own
-        if message not in self.messages:
+    def _failed(self, message, whose, unparsed):
+        if message in self.messages:
+            self.failed_replays[message] += whose != LATE
+        else:
             self.copied = False
-        if message in self.before:
-            self.accepted.discard(message)  # another attempt of it has failed
-        budget_used = self.failed_replays[message] >= self.max_replays
-        budget_used &= self.batch.kind != "original" or self.max_replays == 0
-        self.messages[message] = "quarantined" if own and budget_used else "failed"
+        self.accepted.discard(message)  # another attempt of it has failed
+        budget = self.max_replays + (2 if whose == SHARED else 0)
+        spent = whose != LATE and self.failed_replays[message] >= budget
+        leaves_out = spent and self.whole and not unparsed
+        self.messages[message] = "quarantined" if spent and not leaves_out else "failed"
+        self.given_up.discard(message)
+        if spent and self.whole:
+            self.given_up.add(message)
 
     def _abandoned(self):
         for message, status in self.messages.items():
             if status == "replaying":
-                self.messages[message], self.failed_replays[message] = self.before[message]
+                status, self.failed_replays[message], given_up = self.before[message]
+                self.messages[message] = status
+                if given_up:
+                    self.given_up.add(message)
         for run in self.committed.values():
             run.state = "superseded"
         self._close("abandoned")

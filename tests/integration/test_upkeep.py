@@ -6,7 +6,6 @@ from sqlalchemy import text
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from ledger import ParquetSink, Pipeline
-from ledger.batch.rebuilds import request
 from ledger.batch.upkeep import sweeper
 from ledger.settings import Settings
 from ledger.store.queries import following, health, publications, upkeep
@@ -297,17 +296,6 @@ def test_an_abandoned_replay_brings_its_family_back(ledger):
     assert followed(ledger) == []
 
 
-def test_a_rebuild_brings_its_family_back(ledger):
-    """Records that fail with their unit, after the batch was left behind."""
-    batch, roots = ledger.whole_batch(chain())
-    ledger.settle(batch.batch_id)
-    done(ledger, batch)
-    ledger.sweep()
-    assert followed(ledger) == [batch.batch_id]
-    ledger.transact(request, batch.batch_id, [roots[1]], "sink")
-    assert followed(ledger) == []
-
-
 def test_a_policy_that_had_auto_replay_brings_nothing_back(ledger):
     """Changed otherwise, it has no batch looked at again."""
     batch, _ = ledger.whole_batch(chain(auto_replay=True), lose_middle=[0])
@@ -315,16 +303,4 @@ def test_a_policy_that_had_auto_replay_brings_nothing_back(ledger):
     with ledger.database.writer.begin() as connection:
         connection.execute(text("UPDATE batch SET followed_at = now()"))
     ledger.open(chain(auto_replay=True, max_replays=7), "next", 1)
-    assert followed(ledger) == [batch.batch_id]
-
-
-def test_records_kept_back_bring_nothing_back(ledger):
-    """A pipeline that is given auto_replay leaves them to the person."""
-    batch, _ = ledger.whole_batch(chain(), lose_middle=[0])
-    ledger.settle(batch.batch_id)
-    done(ledger, batch)
-    ledger.sweep()
-    with ledger.database.writer.begin() as connection:
-        connection.execute(text("UPDATE failed_message SET not_before = 'infinity'"))
-    ledger.open(chain(auto_replay=True), "next", 1)
     assert followed(ledger) == [batch.batch_id]

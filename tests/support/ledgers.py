@@ -72,13 +72,16 @@ def pipeline(
     fan_out: bool = False,
     path: str = "in.csv",
     key: tuple[str, ...] = (),
+    whole: bool = False,
     **options: Any,
 ) -> Pipeline:
-    """source -> middle -> sink; with ``fan_out`` also a second sink that reads middle."""
+    """source -> middle -> sink; with ``fan_out`` also a second sink that reads middle. ``whole``:
+    whether middle is.
+    """
     chain = Pipeline(name, message_timeout="10s", **options)
     chain.source("source", FileSource(path, schema="n INT"), key=key)
 
-    @chain.stage(reads="source")
+    @chain.stage(reads="source", whole=whole)
     def middle(rows):  # type: ignore[no-untyped-def]
         return rows
 
@@ -177,11 +180,11 @@ class Ledger:
         """
         return self._emit(batch, count, edges or {}, span=span, source=source)
 
-    def emit_replay(self, batch: Batch, companions: Iterable[int] = (), *, span: int = 1) -> range:
-        """Commit a replay's source: one root per claimed message, and one for each of its unit that
-        comes along.
+    def emit_replay(self, batch: Batch, along: Iterable[int] = (), *, span: int = 1) -> range:
+        """Commit a replay's source: one root per claimed message, and one for each other record of
+        a whole batch that comes along.
         """
-        messages = [*self.claimed_messages(batch.batch_id), *companions]
+        messages = [*self.claimed_messages(batch.batch_id), *along]
         return self._emit(batch, len(messages), {}, messages, span=span)
 
     def run_replay(self, batch: Batch) -> range:

@@ -158,7 +158,6 @@ def joined(parts):
     return Folded(
         united([part.deltas for part in parts]),
         sum((part.wrote for part in parts), Seen()),
-        sum(part.read_carried for part in parts),
     )
 
 

@@ -60,7 +60,7 @@ def _folded(
     deltas = all_.deltas
     by_root = sorted(zip(*(column.tolist() for column in deltas.columns), strict=True))
     drops = {reason: many for reason, many in deltas.drops.items() if many}
-    return by_root, _fails(deltas.fails), drops, deltas.with_rows, all_.wrote, all_.read_carried
+    return by_root, _fails(deltas.fails), drops, deltas.with_rows, all_.wrote
 
 
 def _fails(fails: Any) -> dict[int, tuple[bool, bool, str]]:

@@ -45,8 +45,10 @@ class Oracle:
         self.plan, self.order = plan, list(order)
         self.round = 0
         self.failed: set[Root] = set()  # of the batch and its replays, as it is now
-        # Of each sink and of the combine what there is, by unit, or else by round.
-        self._shown: dict[str, dict[object, list[Row]]] = defaultdict(dict)
+        self.given_up: set[Root] = set()  # what the next replay of a whole batch leaves out
+        self._failed_replays: dict[Root, int] = {}
+        # Of each sink and of the combine what there is, by round.
+        self._shown: dict[str, dict[int, list[Row]]] = defaultdict(dict)
         self._delivered: dict[str, Counter[object]] = defaultdict(Counter)
         self._state: Counter[str] = Counter()
         self.notes: set[str] = set()  # what there was to it, in words
@@ -58,13 +60,11 @@ class Oracle:
         verdicts = naming.verdicts()
         failed = set(verdicts)
         self.notes.update(_rivals(runs), naming.notes)
-        for sink in self.plan.sinks:
-            self._publish(sink, runs, failed, naming.missed(sink.name))
-        if self.plan.combined:
-            self._show(self.plan.combined, runs, runs[self.plan.combined].delivered, failed)
-        if self.plan.carried:
-            visible = self._visible(runs[self.plan.carried].delivered, failed)
-            self._state += Counter(row.key for row in visible)
+        if self.plan.whole:
+            self._shown.clear()  # a replay of the whole batch replaces what there was
+            self._give_up(verdicts)
+        if not (self.plan.hold and failed):
+            self._publish_all(runs, naming, failed)
         self.round, self.failed = self.round + 1, failed
         drops = Counter(
             {
@@ -74,6 +74,26 @@ class Oracle:
             }
         )
         return Verdict(verdicts, +drops)
+
+    def _give_up(self, verdicts: Mapping[Root, Failure]) -> None:
+        """Give up the records whose replays are used up: of those that failed with others, two
+        replays later."""
+        for root, (_, _, whose) in verdicts.items():
+            times = self._failed_replays.get(root, -1) + 1
+            self._failed_replays[root] = times
+            if times >= self.plan.max_replays + (0 if whose == OWN else 2):
+                self.given_up.add(root)
+                self.notes.add(f"given up, {whose}")
+
+    def _publish_all(self, runs: Mapping[str, Run], naming: "Naming", failed: set[Root]) -> None:
+        for sink in self.plan.sinks:
+            self._publish(sink, runs, failed, naming.missed(sink.name))
+        if self.plan.combined:
+            rows = self._visible(runs[self.plan.combined].delivered, failed)
+            self._shown[f"combine {self.plan.combined}"][self.round] = rows
+        if self.plan.carried:
+            visible = self._visible(runs[self.plan.carried].delivered, failed)
+            self._state += Counter(row.key for row in visible)
 
     def sink(self, name: str) -> Shown:
         """What a sink shows: number and key of its rows."""
@@ -98,7 +118,7 @@ class Oracle:
         plan, runs = self.plan, {}
         for source in plan.sources:
             records = [
-                record for record in source.records if self._is_emitted(source.name, *record)
+                (id, unit) for id, unit in source.records if self._is_emitted((source.name, id))
             ]
             runs[source.name] = emit(source.name, records, source.letter)
         for stage in plan.stages:
@@ -107,21 +127,12 @@ class Oracle:
             runs[sink.name] = self._sink_run(sink, runs)
         return runs
 
-    def _is_emitted(self, source: str, id: int, unit: int) -> bool:
-        """Whether a record is of this batch: all of the first; of a replay those that failed, and
-        those that are of their unit."""
+    def _is_emitted(self, root: Root) -> bool:
+        """Whether a record is of this batch: all of the first; of a replay those that failed, or,
+        of the whole batch, those that are not given up."""
         if self.round == 0:
             return True
-        if self.plan.unit is None:
-            return (source, id) in self.failed
-        return self._unit(unit) in {self._unit_of(root) for root in self.failed}
-
-    def _unit(self, unit: int) -> int:
-        return unit if self.plan.unit else 0
-
-    def _unit_of(self, root: Root) -> int:
-        units = {(s.name, id): unit for s in self.plan.sources for id, unit in s.records}
-        return self._unit(units[root])
+        return root not in self.given_up if self.plan.whole else root in self.failed
 
     def _sink_run(self, sink: Sink, runs: Mapping[str, Run]) -> Run:
         """What it stages, less what it delivered before; what it read is acked all the same."""
@@ -158,23 +169,23 @@ class Oracle:
         self, sink: Sink, runs: Mapping[str, Run], failed: set[Root], missed: set[Root]
     ) -> None:
         """Exactly once rows of failed records stay out; at least once those of refused ones, and
-        where records have units, and so ``dedup`` is none, the others are those that the sink was
-        to read. Which rows a sink has of a record that it may have ``missed`` rows of is not known:
-        they come again."""
+        where a row may be of several records, the others are those that the sink was to read. Which
+        rows a sink has of a record that it may have ``missed`` rows of is not known: they come
+        again."""
         run = runs[sink.name]
         acked = {root for _, _, root in run.acked}
         if self.plan.exactly_once:
-            self._show(sink.name, runs, run.rows, failed)
+            self._shown[sink.name][self.round] = self._visible(run.rows, failed)
             if self._visible(run.rows, failed) != run.rows and not acked & failed:
                 self.notes.add("withheld from a sink that read nothing of what failed")
         else:
             refused = {root for root, _, _ in run.fails}
-            by_unit = refused and self._has_units(sink.reads)
-            staged = runs[sink.reads].delivered if by_unit else run.rows
+            is_read_again = refused and sink.reads in self.plan.merging
+            staged = runs[sink.reads].delivered if is_read_again else run.rows
             rows = [row for row in staged if not row.roots & refused]
             if any(row.roots & refused and min(row.roots) not in refused for row in run.rows):
                 self.notes.add("withheld for another than the first record of a row")
-            self._put(sink.name, runs, rows, set())
+            self._shown[sink.name][self.round] = rows
         for identity, times in Counter(
             self._identity(sink, row)
             for row in self._shown[sink.name].get(self.round, [])
@@ -182,39 +193,9 @@ class Oracle:
         ).items():
             self._delivered[sink.name][identity] += times
 
-    def _has_units(self, step: str) -> bool:
-        """Whether what a step makes of its records is replayed by unit: some go to a whole
-        stage."""
-        own = self._sources(step)
-        return any(own & self._sources(stage.name) for stage in self.plan.stages if stage.whole)
-
-    def _sources(self, step: str) -> set[str]:
-        reads = self.plan.reads[step]
-        return set().union(*map(self._sources, reads)) if reads else {step}
-
-    def _show(self, name: str, runs: Mapping[str, Run], rows: list[Row], failed: set[Root]) -> None:
-        hidden = {self._unit_of(root) for root in failed}
-        name = f"combine {name}" if name == self.plan.combined else name
-        self._put(name, runs, self._visible(rows, failed), hidden)
-
-    def _put(self, name: str, runs: Mapping[str, Run], rows: list[Row], hidden: set[int]) -> None:
-        """By unit, what was there of the units of the batch is replaced; else there is more."""
-        shown = self._shown[name]
-        if self.plan.unit is None:
-            shown[self.round] = rows
-            return
-        units = {
-            self._unit(row.unit) for source in self.plan.sources for row in runs[source.name].rows
-        }
-        for unit in units - hidden:
-            shown[unit] = [row for row in rows if self._unit(row.unit) == unit]
-
     def _visible(self, rows: Iterable[Row], failed: set[Root]) -> list[Row]:
-        """The rows of records, or of units, of which nothing failed."""
-        if self.plan.unit is None:
-            return [row for row in rows if not row.roots & failed]
-        hidden = {self._unit_of(root) for root in failed}
-        return [row for row in rows if self._unit(row.unit) not in hidden]
+        """The rows of records of which nothing failed."""
+        return [row for row in rows if not row.roots & failed]
 
 
 def _rivals(runs: Mapping[str, Run]) -> Iterator[str]:

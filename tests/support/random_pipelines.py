@@ -10,16 +10,16 @@ from tests.support.random_flow import Misread, Run, Stage, emit, read, run_stage
 UNITS = 5
 LETTERS = "abcdefgh"
 NOTHING = Misread()
-# What is replayed together, and the guarantee: each of these in turn.
+# Whether a stage is whole, and the guarantee: each of these in turn.
 KINDS = (
-    (None, "exactly_once"),
-    (None, "at_least_once"),
-    (("unit",), "exactly_once"),
-    ((), "at_least_once"),
-    (None, "at_least_once"),
-    (("unit",), "at_least_once"),
-    ((), "exactly_once"),
-    (None, "exactly_once"),
+    (False, "exactly_once"),
+    (False, "at_least_once"),
+    (True, "exactly_once"),
+    (True, "at_least_once"),
+    (False, "at_least_once"),
+    (True, "at_least_once"),
+    (True, "exactly_once"),
+    (False, "exactly_once"),
 )
 WHOLE = ("total", "gather", "latest", "join")
 # Places of ledger.core.probes where a driver may die, by what it does there.
@@ -40,7 +40,9 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Source:
-    """A source: number and unit of each of its records. Keys begin with ``letter``."""
+    """A source: number and unit, a value that several have, of each of its records. Keys begin with
+    ``letter``.
+    """
 
     name: str
     letter: str
@@ -75,11 +77,12 @@ class Plan:
 
     ``misreads``: by step, rows that it does not get, or gets again. ``lasting``: steps whose faults
     are still there in the first replay. ``combined``, ``carried``: the steps that a combine and a
-    state read. ``again``: a step that runs a second time.
+    state read. ``again``: a step that runs a second time. ``whole``: whether a stage is, so that a
+    replay takes the whole batch. ``hold``: whether nothing is published while a record is failed.
     """
 
     number: int
-    unit: tuple[str, ...] | None
+    whole: bool
     guarantee: str
     sources: tuple[Source, ...]
     stages: tuple[Stage, ...] = ()
@@ -90,6 +93,8 @@ class Plan:
     carried: str | None = None
     death: Death | None = None
     again: str | None = None
+    hold: bool = False
+    max_replays: int = 5
 
     @property
     def exactly_once(self) -> bool:
@@ -145,10 +150,10 @@ class _Drawing:
 
     def __init__(self, number: int, random: Random):
         self.random = random
-        unit, guarantee = KINDS[number % len(KINDS)]
-        self.plan_ = Plan(number, unit, guarantee, ())
+        whole, guarantee = KINDS[number % len(KINDS)]
+        self.plan_ = Plan(number, whole, guarantee, ())
         # Few records fail where each takes others with it.
-        self.faults = 1.0 if unit is None else 0.35
+        self.faults = 0.35 if whole else 1.0
         self.runs: dict[str, Run] = {}
         self.origins: dict[str, set[str]] = {}
         self.unread: list[str] = []
@@ -158,10 +163,9 @@ class _Drawing:
         for n in range(self.random.choice((1, 2))):
             self._add_source(n)
         many = self.random.randint(3, 5)
-        # A whole stage has to come at some place where the records are replayed by unit.
-        whole_at = None if self.plan_.unit is None else self.random.randrange(1, many)
+        whole_at = self.random.randrange(1, many) if self.plan_.whole else None
         for n in range(many):
-            again = self.plan_.unit is not None and bool(self.plan_.merging)
+            again = bool(self.plan_.merging)
             whole = n == whole_at or (again and self._maybe(0.2))
             self._add_stage(LETTERS[n], whole)
         if self._maybe(0.3):
@@ -235,9 +239,7 @@ class _Drawing:
             letter=letter if form in ("frame", "record") and self._maybe(0.5) else "",
             files=self.random.choice((0, 0, 2, 3)) if form != "record" else 0,
         )
-        # A replay by unit carries over what this stage lost without a failure: nothing repairs it.
-        if stage.acks != "on_read" or self.plan_.unit is None:
-            self._misread(stage.name, stage.reads, double=single or stage.acks == "on_read")
+        self._misread(stage.name, stage.reads, double=single or stage.acks == "on_read")
         stage = self._with_fates(stage)
         self._set(stages=(*self.plan_.stages, stage))
         self.runs[stage.name] = self.plan_.stage_run(stage, self.runs, 0)
@@ -295,12 +297,14 @@ class _Drawing:
         return drawn
 
     def _add_followers(self) -> None:
-        """A combine and a state; where records are replayed by unit that needs exactly once."""
-        if self.plan_.unit is not None and not self.plan_.exactly_once:
-            return
+        """A combine and a state, which with a whole stage needs ``hold``, so exactly once."""
         names = [stage.name for stage in self.plan_.stages]
+        if self.plan_.whole:
+            hold = self.plan_.exactly_once and self._maybe(0.5)
+            self._set(hold=hold, max_replays=self.random.choice((0, 1, 5)))
         for follower in ("combined", "carried"):
-            if self._maybe(0.5):
+            is_possible = follower == "combined" or self.plan_.hold or not self.plan_.whole
+            if is_possible and self._maybe(0.5):
                 self._set(**{follower: self.random.choice(names)})
         # Now and then a combine or a state is all that reads a step.
         followed = {self.plan_.combined, self.plan_.carried}
@@ -311,7 +315,7 @@ class _Drawing:
     def _add_sink(self, name: str, reads: str) -> None:
         self._misread(name, (reads,), double=True)
         choices = ("none",)
-        if self.plan_.unit is None:
+        if not self.plan_.whole:
             choices = ("none", "keyed") if self.plan_.exactly_once else ("exact", "bloom", "keyed")
             choices = (*choices, "none")
         sink = Sink(
@@ -329,7 +333,7 @@ class _Drawing:
     def _add_trouble(self) -> None:
         """What lasts, where the driver dies, and what runs a second time."""
         names = list(self.plan_.reads)
-        if self.plan_.unit is None and self._maybe(0.35):
+        if self._maybe(0.35):
             self._set(lasting=frozenset(name for name in names if self._maybe(0.4)))
         if self._maybe(0.6):
             place = self.random.choice([place for place in PLACES if self._times(place)])
@@ -347,7 +351,9 @@ class _Drawing:
             inputs = [self.runs[sink.reads].delivered for sink in plan.sinks]
             outputs = [run.rows for run in self.runs.values()]
             return sum(map(bool, [*inputs, *outputs]))
-        if place == "withholding" and not (plan.exactly_once and plan.unit is not None):
+        if plan.hold and PLACES[place] == "publication":
+            return 0
+        if place == "withholding":
             return sum(bool(sink.refuses) for sink in plan.sinks)
         return len(plan.sinks if PLACES[place] == "publication" else plan.reads)
 
@@ -414,7 +420,8 @@ def features(plan: Plan) -> Iterator[str]:
         yield "two replays"
     if plan.death is not None:
         yield f"death in a {PLACES[plan.death.place]}"
-    yield from (f"{plan.guarantee}, unit={plan.unit}", f"{len(plan.sources)} sources")
+    kind = f", whole, hold={plan.hold}, max_replays={plan.max_replays}" if plan.whole else ""
+    yield from (f"{plan.guarantee}{kind}", f"{len(plan.sources)} sources")
 
 
 def _origins(plan: Plan, name: str) -> set[str]:

@@ -107,7 +107,8 @@ class World:
     def pipeline(self, round_: int) -> Pipeline:
         """The plan's pipeline with the faults of a round."""
         plan = self.plan
-        pipeline = Pipeline("random", guarantee=plan.guarantee, max_replays=5, unit=plan.unit or ())
+        options = {"guarantee": plan.guarantee, "max_replays": plan.max_replays}
+        pipeline = Pipeline("random", **options, settle="hold" if plan.hold else "publish_acked")
         for source in plan.sources:
             files = FileSource(f"{source.name}/*.csv", schema=SCHEMA)
             pipeline.source(source.name, files, span=self.span)

@@ -99,9 +99,9 @@ class Archive(Ledger):
         self.note_files(step_run_id, [DataFile(path, size, len(records), 0)])
 
     def replay_beside_a_forgotten_record(self, pipeline: Pipeline) -> tuple[Batch, int, int, int]:
-        """The replay of a failed record by unit, with which comes along a record that failed,
-        recovered and was forgotten: the batch, the forgotten record, and in the batch the roots of
-        the one that failed and of the one that comes along.
+        """The replay of a whole batch, in which comes along a record that failed, recovered and was
+        forgotten: the replay, the forgotten record, and in the replay the roots of the one that
+        failed and of the one that comes along.
         """
         batch, (forgotten, *_) = self.settled(pipeline, lose_sink=[0, 1])
         first = self.replay(pipeline, batch.batch_id)
@@ -114,9 +114,9 @@ class Archive(Ledger):
             self.write_records(run.id, [(4711, "a@b.org"), *((n, "e@f.org") for n in range(9))])
         self.publish()
         self.forget(forgotten)
-        second = self.replay(pipeline, batch.batch_id, "unit")
-        self.declare(3, "middle", merges=True)  # as if it merged records: units come along
-        failed, along = self.emit_replay(second, companions=[forgotten])
+        second = self.replay(pipeline, batch.batch_id, "whole")
+        self.declare(3, "middle", merges=True)  # so that it is replayed as a whole
+        failed, along = self.emit_replay(second, along=[forgotten])
         return second, forgotten, failed, along
 
     def later(self, days: float = 3.0) -> datetime:

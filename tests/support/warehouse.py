@@ -55,9 +55,7 @@ class Warehouse:
                 columns = zip(*part, strict=True) if part else [[] for _ in schema]
                 part = pa.table([list(column) for column in columns], schema=schema)
             own = pa.array((records or range(10**6))[first : first + len(part)], pa.int64())
-            tracked = part.append_column("_ackledger_root", own).append_column(
-                "_ackledger_unit", own
-            )
+            tracked = part.append_column("_ackledger_root", own)
             first += len(part)
             pq.write_table(tracked, folder / f"part-{number}.parquet")
         values = {"sink": "shop.orders", "interval_start": JANUARY, "original_id": batch_id}

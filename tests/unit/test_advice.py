@@ -85,12 +85,16 @@ def case(cause=FailureCause.UNPARSED, step="src", **values):
             ],
         ),
         (
-            case(FailureCause.LOST, "join", state=RecordState.KEPT_BACK, dag_id="a"),
+            case(FailureCause.LOST, "join", state=RecordState.GIVEN_UP, whole=True, dag_id="a"),
             [
-                "fix join",
-                f"{REPLAY} --kept-back",
-                """--conf '{"replay_of": 7, "kept_back": true}'""",
+                "no replay is left of the records: to go on without them, replay the batch, with",
+                REPLAY,
+                """--conf '{"replay_of": 7}'""",
             ],
+        ),
+        (
+            case(FailureCause.LOST, "join", whole=True),
+            ["fix join, then replay the records, with the whole batch", REPLAY],
         ),
         (
             case(dag_id="a"),
@@ -121,7 +125,6 @@ def case(cause=FailureCause.UNPARSED, step="src", **values):
             ["table refused them (out of range): change what it takes", f"{REPLAY} --step table"],
         ),
         (case(FailureCause.LATE, "join"), ["no fault of the records", REPLAY]),
-        (case(FailureCause.UNIT, "fold"), ["whose unit lacks a record since", REPLAY]),
         (
             case(FailureCause.LOST, "join", state=RecordState.QUARANTINED, others=True),
             ["fix join", f"{REPLAY} --step join --quarantined", "ackledger accept 7 --reason"],
@@ -221,7 +224,7 @@ def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, cause):
 def sink(**values):
     """A sink of batch 7, which is settled, and of which nothing failed."""
     fields = dict.fromkeys(SinkRows.__dataclass_fields__)
-    flags = dict.fromkeys(("after", "stateful", "units", "holds", "early", "due"), False)
+    flags = dict.fromkeys(("after", "stateful", "whole", "holds", "early", "due"), False)
     flags["replayable"] = True
     own = {"sink": "out", "batch_id": 7, "original_id": 7, "status": "settled", "failed": 0}
     return SinkRows(**{**fields, **flags, **own, "staged_rows": 1200, **values})
@@ -252,10 +255,10 @@ PUBLISH_IT = ". Publish it: ackledger publish jobs.a:pipeline --batch 7"
             f"published 1,200 rows, withheld 2 rows of failed records. Replay them: {REPLAY}",
         ),
         (
-            sink(state="published", published_rows=0, withheld_rows=9, units=True, failed=1),
+            sink(state="published", published_rows=3, withheld_rows=9, whole=True, failed=1),
             SinkState.PARTIAL,
-            "published 0 rows, withheld 9 rows of units in which records failed."
-            f" Replay them: {REPLAY}",
+            "published 3 rows, withheld 9 rows of failed records. They lack 1 failed record of"
+            f" batch 7, until a replay replaces them. Replay them: {REPLAY}",
         ),
         (
             sink(**PUBLISHED, after=True, early=True, failed=1),

@@ -1,12 +1,11 @@
 """Every contradiction of a graph of steps is refused in its own words."""
 
 import pytest
-from pyspark.sql.types import IntegerType, StructType
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError
-from ledger.pipeline.contradictions import OF_AT_LEAST_ONCE, OF_EXACTLY_ONCE, OF_GRAPH, OF_STEP
+from ledger.pipeline.contradictions import OF_EXACTLY_ONCE, OF_GRAPH, OF_STEP
 
 FILES = FileSource("in.csv", schema="n INT")
 
@@ -78,7 +77,6 @@ INCREMENTAL = FileSource("in/*.csv", schema="n INT", incremental=True)
 INTERVALS = PostgresSink("postgresql://", "t", mode="replace_interval")
 
 REFUSED = {
-    "which whole stages alone have": numbers(unit="n").sink("out", "a"),
     "nothing reads": numbers().stage("b", "a").sink("out", "a"),
     "all that it reads has to be": summed().combine("c", "u").sink("out", "c"),
     "and replaces what it had": numbers().combine("c", "a").sink("out", "c", dedup="exact"),
@@ -87,20 +85,8 @@ REFUSED = {
     .sink("x", "a", ParquetSink("o"))
     .sink("y", "a", ParquetSink("o/")),
     "compares rows with records": joined().stage("b", "w", emits="one").sink("out", "b"),
-    "cannot be replaced: leave out unit=": joined(unit="n")
-    .stage("u", "w", acks="untracked")
-    .sink("out", "u"),
-    "which makes its unit": Declared(unit="m")
-    .source("a", FileSource("in.csv", schema=StructType().add("n", IntegerType())))
-    .stage("w", "a", whole=True)
-    .sink("out", "w"),
-    "unite them in a whole stage": joined()
-    .source("b")
-    .stage("c", "a", "b")
-    .sink("x", "c")
-    .sink("out", "w"),
     "no interval of their own to": Declared().source("a", INCREMENTAL).sink("out", "a", INTERVALS),
-    "could not read its untracked": Declared()
+    "could not read again: leave out track=": Declared()
     .source("a", track="n > 0")
     .stage("w", "a", whole=True)
     .sink("out", "w"),
@@ -130,12 +116,23 @@ def test_what_needs_tracked_rows(declared):
 
 
 @pytest.mark.parametrize("reads", ["w", "b"])
-def test_a_replay_by_unit_replaces_rows(reads):
+def test_a_replay_of_a_whole_batch_replaces_rows(reads):
     """A sink after a whole stage, or beside one, compares none."""
     declared = joined().stage("b", "a").sink("x", "w").sink("y", "b")
     declared.sink("out", reads, dedup="exact")
-    with pytest.raises(DeclarationError, match="'out' of pipeline 'p' gets all rows of a unit"):
+    with pytest.raises(DeclarationError, match="'out' of pipeline 'p' gets all rows of a combine"):
         declared.pipeline.steps()
+
+
+def test_a_state_includes_a_whole_batch_once():
+    """Where a replay takes the whole batch, a state goes with settle="hold" alone."""
+    for settle in ("publish_acked", "hold"):
+        declared = joined(settle=settle).stateful("s", "w").sink("out", "s")
+        if settle == "hold":
+            assert declared.pipeline.steps()
+            continue
+        with pytest.raises(DeclarationError, match=r"state 's' .* declare .* settle='hold'"):
+            declared.pipeline.steps()
 
 
 STEPS = {
@@ -161,12 +158,6 @@ def test_every_contradiction_is_tested():
     ("guarantee", "declared", "contradictions", "words"),
     [
         ("exactly_once", summed().sink("out", "u"), OF_EXACTLY_ONCE, "could not be withheld"),
-        (
-            "at_least_once",
-            joined().combine("c", "w").sink("out", "c"),
-            OF_AT_LEAST_ONCE,
-            "the ledger does not know which",
-        ),
     ],
 )
 def test_a_guarantee_that_cannot_be_given(guarantee, declared, contradictions, words):

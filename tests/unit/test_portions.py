@@ -1,5 +1,5 @@
-"""A run's files as the kernel takes them: null roots, lists of anchors, rows carried over,
-several inputs, marks.
+"""A run's files as the kernel takes them: null roots, lists of anchors, several
+inputs, marks.
 """
 
 import struct
@@ -36,14 +36,12 @@ KEYS = ("_ackledger_root", "_ackledger_parent", "_ackledger_input")
 @st.composite
 def tables(draw):
     """How many inputs there are, whether rows have lists of anchors, and rows: position,
-    anchors, why it failed or was dropped, and which root of an earlier batch it is of.
+    anchors, why it failed or was dropped.
     """
     inputs, lists = draw(st.integers(1, 2)), draw(st.booleans())
     own = anchor.map(lambda row: (row[0], row[1] % inputs, row[2]))
-    fresh = st.tuples(st.lists(own, max_size=3 if lists else 1), marks, st.none())
-    carried = st.tuples(st.lists(own, min_size=1, max_size=1), st.just((None, None)), st.just(3))
-    rows = draw(st.lists(fresh if lists else fresh | carried, max_size=20))
-    return inputs, lists, [(p, a, *m, c) for p, (a, m, c) in enumerate(rows)]
+    rows = draw(st.lists(st.tuples(st.lists(own, max_size=3 if lists else 1), marks), max_size=20))
+    return inputs, lists, [(p, a, *m) for p, (a, m) in enumerate(rows)]
 
 
 def edges_of(inputs):
@@ -53,12 +51,11 @@ def edges_of(inputs):
 
 
 def marked(rows):
-    """Position, marks and what is carried, as columns."""
-    columns = list(zip(*rows, strict=True)) or [()] * 5
+    """Marks, as columns."""
+    columns = list(zip(*rows, strict=True)) or [()] * 4
     return {
         "_failed": pa.array(columns[2], TEXT),
         "_dropped": pa.array(columns[3], TEXT),
-        "_ackledger_carried": pa.array(columns[4], BIGINT),
     }
 
 
@@ -69,9 +66,7 @@ def named(anchor_, inputs):
 
 
 def stored(rows, inputs, lists):
-    """Rows as a run stores them: anchors flat, null for none, or as lists. Of what is carried
-    over only the root is known.
-    """
+    """Rows as a run stores them: anchors flat, null for none, or as lists."""
     names, kinds = KEYS[: 1 + inputs], (BIGINT, BIGINT, TEXT)[: 1 + inputs]
     if lists:
         kind_ = pa.struct(
@@ -88,10 +83,6 @@ def stored(rows, inputs, lists):
         return pa.table({"_ackledger_anchors": pa.array(keys, pa.list_(kind_)), **marked(rows)})
     nothing = (None,) * len(names)
     keys = [named(row[1][0], inputs) if row[1] else nothing for row in rows]
-    keys = [
-        (key[0], *nothing[1:]) if row[4] is not None else key
-        for key, row in zip(keys, rows, strict=True)
-    ]
     columns = {
         name: pa.array([key[place] for key in keys], kinds[place])
         for place, name in enumerate(names)
@@ -132,19 +123,10 @@ def written(parts, inputs, lists):
 def expected(rows, edges, acks):
     """What the rows' deltas are. ``acks``: whether their inputs are acked."""
     oracle = Oracle(edges)
-    for position, anchors, failed, dropped, carried in rows:
-        if carried is None:
-            oracle.emit(position, anchors, failed, dropped)
+    for row in rows:
+        oracle.emit(*row)
     if acks:
         oracle.ack_emitted()
-    emitted = Oracle(edges)
-    for position, anchors, _, _, carried in rows:
-        if carried is not None:
-            emitted.emit(position, anchors, None, None)
-    for root in emitted.seen:
-        oracle.seen.add(root)
-        oracle.emitted[root] ^= emitted.emitted[root]
-        oracle.out[root] += emitted.out[root]
     return oracle
 
 
@@ -154,7 +136,7 @@ def witnessed(rows, inputs):
     for row in rows:
         seed = 42
         for anchor_ in sorted(named(anchor_, inputs) for anchor_ in row[1]):
-            for value in anchor_[:1] if row[4] is not None else anchor_:
+            for value in anchor_:
                 data = value.encode() if isinstance(value, str) else struct.pack("<q", value)
                 seed = xxhash.xxh64_intdigest(data, seed=seed)
         mixed ^= seed
@@ -193,7 +175,7 @@ def require(folded, rows, oracle, inputs, *, emits_one=False):
 def test_files_of_an_output(fold, drawn, cut, window, emits_one):
     """Files are folded, in parts of whatever size, and rows on their way from them, to what plain
     Python makes of the rows; the files' rows are those that Spark has witnessed. Rows without a
-    root are counted and no more; rows that are carried over are emitted.
+    root are counted and no more.
     """
     inputs, lists, rows = drawn
     edges = edges_of(inputs)
@@ -311,38 +293,32 @@ def test_files_without_an_input_in_common(drawn):
 @settings(max_examples=200, deadline=None)
 @given(
     tables(),
-    st.booleans(),
     st.integers(1, 9),
     st.integers(0, 20),
     st.sampled_from([0, 2, 100]),
 )
-def test_rows_of_an_input_that_were_read(drawn, only_carried, window, cut, most):
+def test_rows_of_an_input_that_were_read(drawn, window, cut, most):
     """Each root of each row that goes on is acked, by the row's position, in whatever order, and in
-    however many files and stretches, they lie; of rows that were carried over those that are asked
-    for.
+    however many files and stretches, they lie.
     """
     inputs, lists, rows = drawn
     edges = edges_of(2)
     files = written([rows[:cut], rows[cut:]], inputs, lists)
-    oracle, taken_over = Oracle(edges), 0
-    for position, anchors, failed, dropped, earlier in rows:
+    oracle = Oracle(edges)
+    for position, anchors, failed, dropped in rows:
         if failed is None and dropped is None:
-            if only_carried and earlier is None:
-                continue
             for root in {root for root, _, _ in anchors}:
                 oracle.ack(root, 1, position)
-                taken_over += earlier is not None
-    reading = portions.Reading(files, edges, len(rows), number=1, only_carried=only_carried)
+    reading = portions.Reading(files, edges, len(rows), number=1)
     with windows_of(window):
         result = united(reading.gathered(files))
     assert as_dict(result.deltas) == oracle.deltas()
-    assert (result.read_carried, result.deltas.with_rows) == (taken_over, 0)
+    assert result.deltas.with_rows == 0
     for file in files:
         with windows_of(window), patch.object(stretches, "MOST_STRETCHES", most):
             parts, whole = list(reading.by_window(file)), united(reading.gathered([file]))
             result = united(parts)
             assert as_dict(result.deltas) == as_dict(whole.deltas)
-            assert result.read_carried == whole.read_carried
 
 
 def test_parts_are_united_at_once(monkeypatch):

@@ -11,7 +11,6 @@ import pytest
 from tests.support.places import ROOT
 
 TESTS = ("test_spans.py", "test_random_pipelines.py", "test_fold_spans.py")
-UNITS = "test_a_random_pipeline_agrees_with_its_oracle"  # some are replayed by unit, at each span
 # Reader -> the test that shows how it takes spans.
 OF_DELTAS = {
     "refining.py: _UNEVEN": "test_a_fail_in_an_even_span",
@@ -29,8 +28,6 @@ OF_SETTLING = {
     "settlement.py: add_explicit_fails": "test_a_fail_in_an_even_span",
     "settlement.py: record_failures_of_original": "test_each_source_has_its_own_span",
     "settlement.py: record_failures_of_replay": "test_a_replay_has_spans_of_its_own",
-    "settlement.py: record_failures_of_companions": UNITS,
-    "settlement.py: keep_units_back": UNITS,
     "settlement.py: record_attempts": "test_the_hop_is_named",
     "replays.py: delay_replays": "test_the_records_that_failed_wait",
 }

@@ -24,7 +24,6 @@ FIELDS = {
     "since": (["2013-01-02T00:00:00+0000"], "2013-01-02T00:00:00+00:00", DAY),
     "until": (["2013-01-02T00:00:00+0000"], "2013-01-02T00:00:00+00:00", DAY),
     "quarantined": ([], True, True),
-    "kept_back": ([], True, True),
     "from_source": ([], True, True),
     "accepted": ([], True, True),
 }
@@ -106,5 +105,5 @@ def test_what_a_conf_names_is_selected(name):
 
 def test_a_conf_may_name_several():
     """All that a conf names is in one selection."""
-    conf = {"from_source": True, "kept_back": True}
-    assert selection(conf) == Selection(kept_back=True, from_source=True)
+    conf = {"from_source": True, "step": "parsed"}
+    assert selection(conf) == Selection(step="parsed", from_source=True)

@@ -18,7 +18,6 @@ ALLOWED = {
     "acceptance/test_next_commands.py": "times of a ledger that is driven by commands",
     "acceptance/test_page_data.py": "when a replay is due, and a reason of a source",
     "acceptance/test_page_parts.py": "texts, and times that the pages show",
-    "acceptance/test_pages.py": "records that are kept back with their unit",
     "integration/test_alerts.py": "a reason with line breaks",
     "integration/test_asking.py": "a statement that is refused",
     "integration/test_database.py": "a statement that is refused",

@@ -122,16 +122,13 @@ def get_replay(
     reason: Text = None,
     record: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
     quarantined: bool = False,
-    kept_back: bool = False,
     accepted: bool = False,
 ) -> dict[str, Any]:
     """Return the plan of a replay of these records of a batch: what it would run, and how to ask
     Airflow for it.
     """
     access.require(batches.original_of(ledger(READER), batch).pipeline)
-    selection = Selection(
-        reason, step, record, quarantined=quarantined, kept_back=kept_back, accepted=accepted
-    )
+    selection = Selection(reason, step, record, quarantined=quarantined, accepted=accepted)
     # As a role that knows which contents are forgotten: those are not replayed.
     return asdict(batches.replay(ledger(PAYLOAD_READER), batch, selection))
 

@@ -163,10 +163,6 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, Mapping[str, str | None]]] = {
         'records of it are failed, and its pipeline has settle="hold"',
         {"See which and why": "failed", "Replay them": "replay"},
     ),
-    Obstacle.UNITS_TO_REBUILD: (
-        "units of it are yet to be asked for again without the records that were quarantined",
-        {"To ask for them": "publish"},
-    ),
     Obstacle.STATE_DUE: ("the next run applies it", {"To apply it now": "publish"}),
 }
 # Why retention keeps the files of a batch, and the command that looks at that, or ends it.

@@ -17,14 +17,14 @@ _CASES = 3  # causes with their commands, at once
 
 
 class RecordState(StrEnum):
-    """State of records. ``WAITING``: for the time of their next replay. ``KEPT_BACK``: with the
-    other records of their unit.
+    """State of records. ``WAITING``: for the time of their next replay. ``GIVEN_UP``: the next
+    replay of their whole batch leaves them out.
     """
 
     ACKED = "acked"
     FAILED = "failed"
     WAITING = "waiting"
-    KEPT_BACK = "kept_back"
+    GIVEN_UP = "given_up"
     REPLAYING = "replaying"
     QUARANTINED = "quarantined"
     ACCEPTED = "accepted"
@@ -50,7 +50,7 @@ NOTHING_LEFT = {
     RecordState.FORGOTTEN: "its content was removed on request, and it is never replayed",
 }
 # States of records that are no longer just failed: a replay takes them by the option of that name.
-OPTIONS = (RecordState.KEPT_BACK, RecordState.QUARANTINED, RecordState.ACCEPTED)
+OPTIONS = (RecordState.QUARANTINED, RecordState.ACCEPTED)
 # What a replay of records needs first, by the cause of their failure; of the others, lost rows.
 _REPLAYS = {
     FailureCause.UNPARSED: "if the schema was wrong instead, fix that and replay",
@@ -62,7 +62,6 @@ _REPLAYS = {
     " it, then replay {those}",
     FailureCause.LATE: "{step} did not commit in time, which is no fault of {those}: replay {them}"
     " once it can run",
-    FailureCause.UNIT: "replay {those}, whose unit lacks a record since",
 }
 _LOST = "fix {step}{joined}, then replay {those}"
 
@@ -73,6 +72,7 @@ class Case:
 
     ``reason``: the reason of all of them.
     ``rereads``: whether their source finds a record again by its key.
+    ``whole``: whether a replay takes their whole batch.
     ``reprocesses``: whether the interval can be run again.
     ``others``: whether the batch has other cases.
     ``joins``: whether the step has several inputs, or references.
@@ -94,6 +94,7 @@ class Case:
     state: RecordState
     rereads: bool
     reprocesses: bool
+    whole: bool = False
     reason: str | None = None
     others: bool = False
     records: int = 1
@@ -158,6 +159,9 @@ def of_records(case: Case) -> Actions:
         due = f"{case.due_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
         waits = case.in_words("{those} can be replayed from ") + f"{due} on (replay_backoff)"
         return (Action(waits), *_ends(case))
+    if case.state is RecordState.GIVEN_UP:
+        without = "no replay is left of {those}: to go on without {them}, replay the batch"
+        return tuple(_replays(case, case.in_words(without)))
     if case.state is RecordState.ACCEPTED:
         after_all = "nothing, a person gave {them} up; to process {them} after all"
         return tuple(_replays(case, case.in_words(after_all)))
@@ -195,6 +199,7 @@ def _replays(case: Case, what: str, *, from_source: bool = False) -> Iterator[Ac
     """Yield the command that replays the records, and the run of the DAG that does."""
     selection = _selection(case, from_source)
     target = case.target or ANY_TARGET
+    what += ", with the whole batch" if case.whole else ""
     yield Action(what, ackledger("replay", target, batch=case.batch_id, **selection))
     if case.dag_id:
         conf = {"replay_of": case.batch_id, **selection}

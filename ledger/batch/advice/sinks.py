@@ -12,9 +12,9 @@ from ledger.store.queries.sinks import SinkRows
 
 
 class SinkState(StrEnum):
-    """State of a sink's rows of a batch. ``PARTIAL``: the result of a partial combine, or rows of
-    records that are still failed are withheld. ``DUE``: ``ackledger publish`` goes on.
-    ``WAITING``: for failed records. ``IN_ORDER``: for a state.
+    """State of a sink's rows of a batch. ``PARTIAL``: the result of a partial combine, or records
+    are still failed, whose rows are withheld, or that are missing in others. ``DUE``: ``ackledger
+    publish`` goes on. ``WAITING``: for failed records. ``IN_ORDER``: for a state.
     """
 
     PUBLISHED = "published"
@@ -43,7 +43,7 @@ def state_of(row: SinkRows) -> SinkState:
     if not is_published and (row.due or row.state in ("decided", "ready")):
         return SinkState.DUE
     if is_published or row.other_batch_id is not None:
-        is_partial = row.failed > 0 and (bool(row.withheld_rows) or row.early)
+        is_partial = row.failed > 0 and (bool(row.withheld_rows) or row.early or row.whole)
         return SinkState.PARTIAL if is_partial else SinkState.PUBLISHED
     if row.state is not None:
         return SinkState.REPLACED
@@ -91,11 +91,13 @@ def _published(row: SinkRows) -> str:
 
 
 def _partly_published(row: SinkRows) -> str:
-    if not row.withheld_rows:
+    if row.early or not (row.withheld_rows or row.whole):
         return f"{_published(row)}, a partial result. The complete one waits for {_failed(row)}"
-    whose = "of units in which records failed" if row.units else "of failed records"
-    published = f"published {_rows(row.published_rows)}"
-    return f"{published}, withheld {_rows(row.withheld_rows)} {whose}"
+    withheld = f", withheld {_rows(row.withheld_rows)} of failed records"
+    published = f"published {_rows(row.published_rows)}{withheld if row.withheld_rows else ''}"
+    if not row.whole:
+        return published
+    return f"{published}. They lack {_failed(row)}, until a replay replaces them"
 
 
 def _waits(row: SinkRows) -> str:

@@ -74,7 +74,7 @@ class ReplayPreview:
     ``groups``: the largest groups of these by step and reason; ``more``: number of the other
     groups.
     ``steps``: steps that would run.
-    ``by_unit``: whether acked records may run again with them.
+    ``whole``: whether all other records of the batch run again with them.
     ``batch_id``: the original.
     ``dag_id``, ``conf``: the run of Airflow that would do it.
     ``left_out``: quarantined records that match and that a person accepted.
@@ -87,7 +87,7 @@ class ReplayPreview:
     groups: list[DueRecords]
     more: int
     steps: list[str]
-    by_unit: bool
+    whole: bool
     batch_id: int
     dag_id: str
     conf: dict[str, Any]
@@ -143,7 +143,7 @@ def batch(database: Database, number: int) -> BatchPage:
             groups=failures[0].groups if failures else 0,
             preview=list(summary.preview),
             publications=pages.published(connection, number),
-            can=_can(summary, replays.waiting_records(connection, itself.original_id).kept_back),
+            can=_can(summary),
             outcome=str(summary.outcome),
             because=advice.because if advice else None,
             commands=[[action.what, action.command] for action in advice.actions] if advice else [],
@@ -161,17 +161,16 @@ def _losses(counted: Sequence[FailureGroup], summary: Summary) -> list[dict[str,
     return losses + [{**row, "missing": row["records"]} for row in summary.preview]
 
 
-def _can(summary: Summary, kept_back: int) -> list[str]:
-    """Return the actions that make sense for a batch: for a settled original replay, replay kept
-    back, retry (of quarantined records) and accept; for a batch that too many failures put on hold,
-    release. The records of a replay belong to its original.
+def _can(summary: Summary) -> list[str]:
+    """Return the actions that make sense for a batch: for a settled original replay, retry (of
+    quarantined records) and accept; for a batch that too many failures put on hold, release. The
+    records of a replay belong to its original.
     """
     if summary.preview:
         return ["release"]
     if summary.status is not BatchStatus.SETTLED or summary.kind != BatchKind.ORIGINAL:
         return []
-    actions = ["replay"] if summary.roots.failed > kept_back else []
-    actions += ["replay kept back"] if kept_back else []
+    actions = ["replay"] if summary.roots.failed else []
     return actions + (["retry", "accept"] if summary.unaccepted else [])
 
 
@@ -201,7 +200,8 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
         keys = (None, original.batch_id, selection, now)
         groups = replays.due_records(connection, *keys)
         left_out = replays.left_out(connection, *keys) if request.leaves_out_accepted else []
-        match, limit = sum(row.records for row in groups), original.replay_limit
+        match = sum(row.records for row in groups)
+        limit = None if original.is_whole else original.replay_limit
         return ReplayPreview(
             records=match if limit is None else min(match, limit),
             match=match,
@@ -209,7 +209,7 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
             groups=groups[:_GROUPS],
             more=max(0, len(groups) - _GROUPS),
             steps=[step.name for step in original.steps],
-            by_unit=original.merges,
+            whole=original.is_whole,
             batch_id=original.batch_id,
             dag_id=original.replay_dag,
             conf={"replay_of": original.batch_id, **selection},

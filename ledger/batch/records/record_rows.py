@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 from ledger.batch.records.snapshots import json_rows, rows_at, shortened
 from ledger.core.column_names import (
     ANCHORS,
-    CARRIED,
     DROPPED,
     FAILED,
     INPUT,
@@ -22,7 +21,7 @@ from ledger.core.column_names import (
 from ledger.deltas.stored import anchored_rows
 from ledger.storage import parquet
 
-_STORED = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED)
+_STORED = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED)
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class Row:
     failed: str | None
     dropped: str | None
     content: str | None
-    taken_over: bool
 
 
 def rows_of(
@@ -71,14 +69,14 @@ def rows_of(
 
 def _described(
     rows: pa.Table, shows: Callable[[str], bool]
-) -> Iterator[tuple[str | None, str | None, str | None, bool]]:
-    """Yield for each row its reason of failing, its reason of being dropped, its content, and
-    whether it is taken over. A mark that a stage returns beside its output has no content.
+) -> Iterator[tuple[str | None, str | None, str | None]]:
+    """Yield for each row its reason of failing, its reason of being dropped, and its content. A
+    mark that a stage returns beside its output has no content.
     """
     columns = [name for name in rows.column_names if not is_own(name)]
-    failed, dropped, carried = (
+    failed, dropped = (
         rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
-        for name in (FAILED, DROPPED, CARRIED)
+        for name in (FAILED, DROPPED)
     )
     empty = np.ones(len(rows), bool)
     for name in columns:
@@ -88,5 +86,4 @@ def _described(
     contents = [
         None if nothing else shortened(text) for nothing, text in zip(empty, fields, strict=True)
     ]
-    taken_over = [value is not None for value in carried]
-    yield from zip(failed, dropped, contents, taken_over, strict=True)
+    yield from zip(failed, dropped, contents, strict=True)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.records.record_rows import Row, rows_of
 from ledger.batch.records.snapshots import read_rows, rows_at
-from ledger.core.column_names import ANCHORS, CARRIED, ERROR, ROOT, is_own
+from ledger.core.column_names import ANCHORS, ERROR, ROOT, is_own
 from ledger.core.commands import ackledger
 from ledger.core.declared_steps import DeclaredStep
 from ledger.core.redaction import Redaction
@@ -23,8 +23,6 @@ from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, records, redactions, runs
 from ledger.store.queries.batches import Batch
-
-_TAKEN_OVER = "taken over from an earlier attempt"
 
 
 class Fate(StrEnum):
@@ -180,6 +178,10 @@ def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
     return batch, steps
 
 
+# A record's rows of one step, by the rows that they come from.
+_Rows = Mapping[tuple[str, int], Sequence[Row]]
+
+
 class _Tree:
     """The tree of rows of one attempt."""
 
@@ -190,8 +192,6 @@ class _Tree:
         self._steps, self._attempt, self._exactly_once = steps, attempt, batch.exactly_once
         self._rows: dict[str, _Rows | Branch] = {}
         self._shown: set[tuple[str, int]] = set()
-        self._taken_over: set[str] = set()  # steps whose rows of an earlier attempt are shown
-        self._is_carried = False
 
     def record(self) -> Branch:
         """Return the record itself, with all that came of it."""
@@ -215,11 +215,7 @@ class _Tree:
             table = rows_at(stored, np.array([position - file.first_position]))
         _, content, _, _ = next(read_rows(table, source.declared, self._redact))
         self._columns = frozenset(name.lower() for name in table.column_names if not is_own(name))
-        error, carried = (
-            table[name][0].as_py() if name in table.column_names else None
-            for name in (ERROR, CARRIED)
-        )
-        self._is_carried = carried is not None
+        error = table[ERROR][0].as_py() if ERROR in table.column_names else None
         if error is not None:
             masks = self._redact.hides_text(table.column_names, source.declared.layout)
             return Branch(source.name, Fate.FAILED, shown(error, masks=masks), content)
@@ -265,18 +261,10 @@ class _Tree:
         if isinstance(rows, Branch):
             yield rows
             return
-        if self._is_carried and rows.carries:  # of which row each came is not known any more
-            matches = rows.taken_over if step.name not in self._taken_over else ()
-            self._taken_over.add(step.name)
-        else:
-            matches = rows.of.get((name, position), ())
+        matches = rows.get((name, position), ())
         for row in matches:
             yield self._branch(step, row)
-        if matches:
-            return
-        if self._is_carried and rows.carries:
-            yield Branch(step.name, Fate.ACKED, _TAKEN_OVER)
-        else:
+        if not matches:
             read = step.declared.acks in ("on_read", "untracked")
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
 
@@ -289,14 +277,13 @@ class _Tree:
             fate = Fate.DROPPED if row.dropped else Fate.ACKED
             why = shown(row.dropped, masks=masks)
             return Branch(step.name, fate, why or None, row.content)
-        reason = _TAKEN_OVER if row.taken_over else None
         if (step.name, row.position) in self._shown:
-            return Branch(step.name, Fate.PASSED_ON, reason, row.content, repeated=True)
+            return Branch(step.name, Fate.PASSED_ON, None, row.content, repeated=True)
         self._shown.add((step.name, row.position))
         branches = self._branches(step.name, row.position)
-        return Branch(step.name, Fate.PASSED_ON, reason, row.content, branches=branches)
+        return Branch(step.name, Fate.PASSED_ON, None, row.content, branches=branches)
 
-    def _of(self, step: _Step) -> "_Rows | Branch":
+    def _of(self, step: _Step) -> _Rows | Branch:
         """Return the record's rows in a stage's output, which is read once; or why there are none
         to read.
         """
@@ -304,20 +291,6 @@ class _Tree:
             assert step.files is not None
             self._rows[step.name] = _read(step, step.files, self._attempt.root, self._shows)
         return self._rows[step.name]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A record's rows of one step, by the rows that they come from.
-
-    ``carries``: whether the step, in a replay by unit, took over rows that an earlier attempt had
-    passed on, for records that did not fail there.
-    ``taken_over``: the rows of this record that it took over.
-    """
-
-    of: Mapping[tuple[str, int], Sequence[Row]]
-    taken_over: Sequence[Row]
-    carries: bool
 
 
 def _read(
@@ -334,15 +307,13 @@ def _stored(
     step: _Step, files: Sequence[DataFile], root: int, shows: Callable[[str], bool]
 ) -> _Rows | Branch:
     rows: list[Row] = []
-    carries = False
     for file in files:
         with parquet.stored_file(file.path) as stored:
             if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
                 return Branch(step.name, Fate.UNTRACKED)
-            carries |= CARRIED in stored.schema_arrow.names
             rows += rows_of(stored, file.first_position, step.declared.reads, root, shows)
     by_parent = defaultdict(list)
     for row in rows:
         for parent in row.parents:
             by_parent[parent].append(row)
-    return _Rows(by_parent, [row for row in rows if row.taken_over], carries)
+    return by_parent

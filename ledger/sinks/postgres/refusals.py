@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from ledger.core.column_names import ROOT, ROOTS, UNIT
+from ledger.core.column_names import ROOT, ROOTS
 from ledger.errors import StageError, quote
 from ledger.sinks.base import Refusal
 from ledger.sinks.postgres import table as target
@@ -136,8 +136,8 @@ class Trial:
 
 
 def _records(rows: pa.RecordBatch) -> pa.Array:
-    """Return what fails with each row as a whole: its unit, or its records; null: nothing does."""
-    own = [_lists(rows[name]) for name in (UNIT, ROOTS, ROOT) if name in rows.schema.names]
+    """Return the records that fail with each row; null: none does."""
+    own = [_lists(rows[name]) for name in (ROOTS, ROOT) if name in rows.schema.names]
     return pc.coalesce(*own) if own else pa.nulls(rows.num_rows, pa.list_(pa.int64()))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, UNIT, check_names, is_own
+from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, check_names, is_own
 from ledger.errors import MARKS, QUOTE, UNQUOTE, DeclarationError, InputError, suggestion
 from ledger.sources.parsing.values import from_text, nulls
 from ledger.types.spark import nullable, without_lengths
@@ -74,7 +74,7 @@ def check_columns(where: str, columns: StructType, schema: StructType) -> None:
 def aligned(
     stored: DataFrame, schema: StructType, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Stored records, with ``MESSAGE`` and ``UNIT`` where they have them, in ``schema``; columns
+    """Stored records, with ``MESSAGE`` if they have it, in ``schema``; columns
     that it no longer has are left out. ``options``: of their source, how it writes dates.
 
     A value that does not fit, or would be rounded or cut, fails its record.
@@ -111,7 +111,7 @@ def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
 
 def _lasting(stored: DataFrame) -> list[str]:
     """Return the columns that a record keeps when it is parsed again."""
-    return [name for name in (MESSAGE, UNIT) if name in stored.columns]
+    return [MESSAGE] if MESSAGE in stored.columns else []
 
 
 def with_quotes(records: DataFrame) -> DataFrame:

@@ -25,7 +25,7 @@ from ledger.spark.dedup import bloom
 from ledger.spark.frames.acked import Withheld, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import require_key_columns
-from ledger.spark.frames.stored import local_numbers, local_rows
+from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import batches, runs
 from ledger.store.queries import dedup as queries
@@ -186,9 +186,7 @@ class Deduplicator:
         missed = self._job.database.transact(
             lambda c: runs.roots_missed_by(c, earlier.batch_id, sink)
         )
-        if not missed:
-            return rows
-        return Withheld(roots=local_numbers(self._job.spark, ROOT, missed)).keep(rows)
+        return Withheld(self._job, missed).keep(rows)
 
     def _identified(
         self,

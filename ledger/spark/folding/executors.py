@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import (
     ANCHORS,
-    CARRIED,
     DROPPED,
     FAILED,
     INPUT,
@@ -125,7 +124,7 @@ class Executors:
         manifest = Manifest(tuple(files))
         stored = positioned(self.job.spark, manifest, POSITION)
         identity = [n for n in (ANCHORS, ROOT, PARENT, INPUT) if n in stored.columns]
-        marks = [n for n in (FAILED, DROPPED, CARRIED) if n in stored.columns]
+        marks = [n for n in (FAILED, DROPPED) if n in stored.columns]
         seen = Witness(*identity)
         rows = seen.watch(stored.select(*identity, POSITION, *marks))
         flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
@@ -173,13 +172,12 @@ def by_anchor(output: DataFrame) -> DataFrame:
     """
     anchor = F.col("_ackledger_one")
     kind = output.schema[ANCHORS].dataType.elementType  # type: ignore[attr-defined]
-    fields = [name for name in kind.names if name != "unit"]
     before = F.get(F.col(ANCHORS), F.col("_ackledger_place") - 1)["root"]
     shared = F.array_min(ANCHORS)["root"] != F.array_max(ANCHORS)["root"]
     rows = output.select("*", F.posexplode(ANCHORS).alias("_ackledger_place", "_ackledger_one"))
     return rows.select(
         *(name for name in output.columns if name != ANCHORS),
-        *(anchor[name].alias(f"{PREFIX}{name}") for name in fields),
+        *(anchor[name].alias(f"{PREFIX}{name}") for name in kind.names),
         (~before.eqNullSafe(anchor["root"])).alias(FIRST),
         shared.alias(SHARED),
     )

@@ -19,14 +19,8 @@ def expected_type(pipeline: Pipeline, step: StageStep) -> str:
     """The type of ``_anchor`` in a stage, as Spark writes it."""
     fields = ["root:bigint", "parent:bigint"]
     fields += ["input:string"] if len(step.inputs) > 1 else []
-    fields += ["unit:bigint"] if carries_unit(pipeline, step.name) else []
     anchor = f"struct<{','.join(fields)}>"
     return f"array<{anchor}>" if pipeline.graph.merges(step.name) else anchor
-
-
-def carries_unit(pipeline: Pipeline, name: str) -> bool:
-    """Whether the rows of a step have the unit that they belong to."""
-    return bool(pipeline.graph.unit) and pipeline.graph.in_units(name)
 
 
 def stored_anchor(pipeline: Pipeline, step: StageStep) -> list[Column]:
@@ -34,7 +28,6 @@ def stored_anchor(pipeline: Pipeline, step: StageStep) -> list[Column]:
     if pipeline.graph.merges(step.name):
         return [F.sort_array(ANCHOR).alias(ANCHORS)]
     names = ["root", "parent", *(["input"] if len(step.inputs) > 1 else [])]
-    names += ["unit"] if carries_unit(pipeline, step.name) else []
     return [F.col(f"{ANCHOR}.{name}").alias(f"{PREFIX}{name}") for name in names]
 
 
@@ -138,8 +131,8 @@ class Roots(Rooting):
     whose anchors cannot be.
     """
 
-    def __init__(self, step: StageStep, max_anchors: int, unit: tuple[str, ...] | None):
-        self._stage, self._max_anchors, self._unit = step.name, max_anchors, unit
+    def __init__(self, step: StageStep, max_anchors: int):
+        self._stage, self._max_anchors = step.name, max_anchors
         self.wrote = Witness(ANCHORS)
         self._observation = Observation(str(uuid4()))
 
@@ -151,12 +144,11 @@ class Roots(Rooting):
             F.sum(F.when(_goes_on(frame), F.size(roots)).otherwise(F.lit(0))).alias("edges"),
             F.max(F.size(roots)).alias("most"),
             F.count_if(_bare()).alias("bare"),
-            self._strangers(frame).alias("strangers"),
         )
         return self.wrote.watch(watched)
 
     def check(self) -> None:
-        """Raise StageError if a row has no anchor, too many of them, or those of two units."""
+        """Raise StageError if a row has no anchor, or too many of them."""
         metrics = self._metrics()
         if metrics["bare"]:
             raise StageError(
@@ -170,13 +162,6 @@ class Roots(Rooting):
                 f" {self._max_anchors}: end tracking there (acks='untracked'), or raise max_anchors"
                 " of the pipeline"
             )
-        if metrics["strangers"] is not None:
-            raise StageError(
-                f"stage {self._stage!r} returned a row of records {metrics['strangers']}, whose"
-                f" units differ ({', '.join(self._unit or ())}): expected the records of a row to"
-                " agree in these columns. See SELECT * FROM root_state(root), or leave out unit=,"
-                " which makes the batch the unit"
-            )
 
     @property
     def anchors(self) -> int:
@@ -188,17 +173,8 @@ class Roots(Rooting):
         """Number of roots of the rows that go on, summed over these rows."""
         return int(self._metrics()["edges"] or 0)
 
-    def _strangers(self, frame: DataFrame) -> Column:
-        fields = frame.schema[ANCHORS].dataType.elementType.names  # type: ignore[attr-defined]
-        if "unit" not in fields:
-            return F.max(F.lit(None).cast("string"))
-        first = F.get(F.col(ANCHORS), F.lit(0))
-        other = F.get(F.filter(ANCHORS, lambda anchor: anchor["unit"] != first["unit"]), F.lit(0))
-        both = F.concat(first["root"].cast("string"), F.lit(" and "), other["root"].cast("string"))
-        return F.max(F.when(other.isNotNull(), both))
-
     def _metrics(self) -> dict[str, Any]:
-        nothing = {"edges": 0, "most": None, "bare": 0, "strangers": None}
+        nothing = {"edges": 0, "most": None, "bare": 0}
         return observed(self._observation, nothing)
 
 
@@ -208,5 +184,5 @@ def rooting(pipeline: Pipeline, step: StageStep) -> Rooting:
     if not graph.tracks(step.name):
         return Rooting()
     if graph.merges(step.name):
-        return Roots(step, pipeline.max_anchors, graph.unit)
+        return Roots(step, pipeline.max_anchors)
     return OptionalRoot(step) if graph.root_is_optional(step.name) else OneRoot(step)

@@ -21,7 +21,6 @@ from ledger.core.column_names import (
     RAW,
     ROOT,
     ROOTS,
-    UNIT,
     is_own,
 )
 from ledger.errors import FencedError
@@ -34,8 +33,8 @@ from ledger.store.queries.runs import Run
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
     """Return the rows that the run's input passes on; failed and dropped rows are left out.
 
-    Columns: the user's, ``ROOT`` (downstream of a whole stage the list ``ROOTS``), ``POSITION``
-    and, with units, ``UNIT``.
+    Columns: the user's, ``ROOT`` (downstream of a whole stage the list ``ROOTS``) and
+    ``POSITION``.
     """
     return job.on_read(run.step, delivered_rows(job, run.input_run))
 
@@ -79,25 +78,18 @@ def passed_on(rows: DataFrame) -> DataFrame:
         if mark in rows.columns:
             rows = rows.where(F.col(mark).isNull())
     if ANCHORS in rows.columns:
-        rows = _with_roots(rows)
+        roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
+        rows = rows.withColumn(ROOTS, roots)
     return rows.drop(ANCHORS, ERROR, QUOTED, RAW, FILE, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
-
-
-def _with_roots(rows: DataFrame) -> DataFrame:
-    roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
-    rows = rows.withColumn(ROOTS, roots)
-    fields = rows.schema[ANCHORS].dataType.elementType.names  # type: ignore[attr-defined]
-    return rows.withColumn(UNIT, F.col(ANCHORS)[0]["unit"]) if "unit" in fields else rows
 
 
 def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
     """Return tracked input rows as a stage gets them: user columns and ``_anchor`` (root, parent
-    position), in a stage of several inputs with the input's name, with units with the unit;
-    ``as_list`` as a list of these, as in whole stages and downstream of them.
+    position), in a stage of several inputs with the input's name; ``as_list`` as a list of these,
+    as in whole stages and downstream of them.
     """
     others = [F.col(POSITION).alias("parent")]
-    fields = ((INPUT, "input"), (UNIT, "unit"))
-    others += [F.col(name).alias(field) for name, field in fields if name in rows.columns]
+    others += [F.col(INPUT).alias("input")] if INPUT in rows.columns else []
     if ROOTS in rows.columns:
         anchor = F.transform(ROOTS, lambda root: F.struct(root.alias("root"), *others))
     else:

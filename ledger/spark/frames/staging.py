@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger.core.column_names import ROOT, ROOTS, UNIT
+from ledger.core.column_names import ROOT, ROOTS
 from ledger.core.paths import is_local, without_file_scheme
 from ledger.errors import StageError, quote, suggestion
 from ledger.pipeline.steps import SinkStep
@@ -35,7 +35,7 @@ def stage_rows(
     what is there then, by the footers. ``wrote`` watches the rows, with all columns, on their way.
     """
     names, written = step.sink.partition_by, rows.select(*columns).columns
-    own = [name for name in written if name not in (ROOT, ROOTS, UNIT)]
+    own = [name for name in written if name not in (ROOT, ROOTS)]
     require_file_columns(f"sink {step.name!r}", names, own)
     if is_local(folder):
         _close_staging(Path(without_file_scheme(folder)))
@@ -118,4 +118,4 @@ def require_unique_keys(step: SinkStep, rows: DataFrame) -> None:
 
 def tracking_columns(rows: DataFrame) -> list[str]:
     """The columns that identify the records of a row, of a sink's input."""
-    return [name for name in (ROOT, ROOTS, UNIT) if name in rows.columns]
+    return [name for name in (ROOT, ROOTS) if name in rows.columns]

@@ -10,7 +10,7 @@ from ledger.sources.base import SourceReader
 from ledger.spark.job import Job
 from ledger.spark.origins.base import Origin
 from ledger.spark.origins.claim import FromClaim
-from ledger.spark.origins.replay import FromRecords, FromUnits
+from ledger.spark.origins.replay import FromBatch, FromRecords
 from ledger.spark.origins.reread import FromSource
 from ledger.store.queries import batches, payloads
 
@@ -18,8 +18,8 @@ from ledger.store.queries import batches, payloads
 def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> Origin:
     """Return the origin of the records in a run of a source. ``reader``: reads that source."""
     if run.batch.kind is BatchKind.REPLAY:
-        if job.pipeline.graph.in_units(step.name):
-            return FromUnits(job, run, step, reader)
+        if run.batch.is_whole:
+            return FromBatch(job, run, step, reader)
         return job.database.transact(lambda c: _replay(c, job, run, step, reader))
     claim = job.database.transact(lambda c: claim_of(c, run.batch.batch_id, step.name))
     return FromClaim(job, run, step, reader, claim)

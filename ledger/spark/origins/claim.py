@@ -8,10 +8,8 @@ from pyspark.sql import DataFrame
 from ledger.core.paths import literal
 from ledger.sources.base import Claim
 from ledger.sources.listing import require_unchanged
-from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.origins.base import Origin
 from ledger.spark.origins.snapshot import Snapshot
-from ledger.spark.units.units import with_unit
 
 
 @dataclass(frozen=True)
@@ -22,16 +20,14 @@ class FromClaim(Origin):
 
     def read(self) -> DataFrame:
         """The claimed records. Raises InputError if a claimed file has changed since."""
-        return with_unit(self.job.pipeline, self.step, self.reader.records(self._claimed))
+        return self.reader.records(self._claimed)
 
     def write(self, snapshot: Snapshot) -> None:
         """Write the records to a snapshot.
 
-        The source's reader writes them where it can, unless they are tracked by an expression or
-        have units.
+        The source's reader writes them where it can, unless they are tracked by an expression.
         """
-        is_plain = self.step.track is None and not carries_unit(self.job.pipeline, self.step.name)
-        if not (is_plain and snapshot.written_by(self.reader, self._claimed)):
+        if self.step.track is not None or not snapshot.written_by(self.reader, self._claimed):
             super().write(snapshot)
 
     def check(self, snapshot: Snapshot) -> None:

@@ -10,17 +10,14 @@ from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.column_names import POSITION
 from ledger.pipeline.steps import SinkStep
-from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
-from ledger.spark.frames.acked import united
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.placing import misplaced_rows
-from ledger.spark.frames.refused import Refused, find_refused, plan_of
+from ledger.spark.frames.refused import find_refused, plan_of
 from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.job import Job, require_equal
-from ledger.spark.sink_tracking import OWN, sink_tracking
+from ledger.spark.sink_tracking import sink_tracking
 from ledger.spark.tracking import posted
-from ledger.spark.units.units import Replacement
 from ledger.store.queries import publications
 
 
@@ -28,7 +25,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     """Run one sink of one batch and commit it; return what was recorded.
 
     Its rows are staged. The settlement decides that they are published, or with ``at_least_once``
-    this commit does: see ``_decides``.
+    this commit does.
     """
     rows = input_rows(job, run)
     publisher = job.publisher(step)
@@ -36,22 +33,15 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     dedup = Deduplicator(job, run, step)
     unique = dedup.keep(rows)
-    replacement = Replacement(job, run, step)
     tracking = sink_tracking(job, run, step)
     delivered = unique.select(*user_columns(unique), *tracking_columns(unique), POSITION)
-    others = replacement.carried()
-    if others is not None:
-        delivered = united([delivered, others], step.name)
     delivered = job.on_write(step.name, delivered)
     columns = user_columns(delivered)
     columns += tracking_columns(unique) if publisher.keeps_tracking else []
     manifest = stage_rows(delivered, step, folder, tracking.wrote, columns)
     require_equal(f"rows of {step.name} in {folder}", tracking.wrote.rows, manifest.rows)
-    own = tracking.wrote.counted[OWN]  # a replay may take over rows of others
     delivery = job.database.transact(
-        lambda c: delivery_of(
-            c, publisher, run.batch, step.name, run.run_id, manifest.files, replacement.batches
-        )
+        lambda c: delivery_of(c, publisher, run.batch, step.name, run.run_id, manifest.files)
     )
     misplaced = misplaced_rows(tracking.wrote, delivered, step)
     schema = delivered.select(*columns).schema
@@ -63,16 +53,19 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         outcome = replace(outcome, fails=[refused.fails()])
     record = Record(
         input_rows=run.input_run.output_rows or 0,
-        output_rows=own,
+        output_rows=manifest.rows,
         duplicate_rows=duplicates.rows,
         failed_rows=refused.rows if refused else 0,
     )
     record = posted(record, outcome)
 
+    # At least once, unless refused rows are yet to be withheld, or published ones are replaced,
+    # which only a settled batch may do.
+    decides = not run.batch.exactly_once and not delivery.replaces and refused is None
+
     def keep(connection: Connection) -> None:
         dedup.save(connection)
-        publications.note_replaced(connection, run.run_id, replacement.batches)
-        if _decides(run, delivery, refused):
+        if decides:
             publications.decide_at_commit(connection, run.run_id)
 
     commit(job.database, run, StepOutput(record, manifest.files, outcome.post), keep)
@@ -80,10 +73,3 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     if refused is not None:
         refused.release()
     return record
-
-
-def _decides(run: OpenedRun, delivery: Delivery, refused: Refused | None) -> bool:
-    """Whether a sink's commit decides that its rows are published: at least once, unless refused
-    rows are yet to be withheld, or published rows are replaced, which only a settled batch may do.
-    """
-    return not run.batch.exactly_once and not delivery.replaces and refused is None

@@ -29,7 +29,6 @@ from ledger.spark.job import STORED, Job, require_equal, write_files
 from ledger.spark.steps.anchor_errors import explained_anchors, how_to_keep
 from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import owed_by_stage, posted
-from ledger.spark.units.carried import carry_over
 from ledger.storage.manifest import take_manifest
 from ledger.types.spark import walk
 
@@ -37,10 +36,8 @@ from ledger.types.spark import walk
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     """Run one stage of one batch and commit it; return what was recorded."""
     frames = input_frames(job, run)
-    carrying = carry_over(job, run, step, frames)
     arguments = side_inputs(job, run.batch, step)
-    fresh = stage_output(job.pipeline, step, carrying.fresh, arguments)
-    output = carrying.united(fresh)
+    output = stage_output(job.pipeline, step, frames, arguments)
     rows, folder = rooting(job.pipeline, step), job.folder(run)
     write_files(rows.watch(output), folder, STORED)
     manifest, wrote = take_manifest(folder), rows.wrote
@@ -51,7 +48,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         output_rows=manifest.rows - wrote.failed - wrote.dropped,
         failed_rows=wrote.failed,
     )
-    owed = owed_by_stage(job, run, step, rows, manifest, carrying.takes_over)
+    owed = owed_by_stage(job, run, step, rows, manifest)
     outcome = fold(job, run, owed.portions, owed.check)
     record = posted(record, outcome)
     drops = owed.drops(outcome)

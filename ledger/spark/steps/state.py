@@ -22,19 +22,13 @@ def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
     """Make the state of one batch, stage it for its sinks and commit all of it; what it
     recorded.
     """
-    batch = acked_rows_of_batch(job, opened.run, step.name)
+    read = not_acked(job, opened.run.batch.batch_id)
+    acked = read.keep(delivered_rows(job, opened.run.input_run))
+    batch = acked.select(*user_columns(acked))
     reached("batch read", step.name)
     if step.hooks is None:
         return _run_function(job, opened, step, batch)
     return _run_hooks(job, opened, step, step.hooks, batch)
-
-
-def acked_rows_of_batch(job: Job, run: OpenedRun, name: str) -> DataFrame:
-    """The user's columns of the acked rows of the run's input, of its batch alone; with units,
-    of those units that nothing failed of.
-    """
-    rows = not_acked(job, run.batch.batch_id, name).keep(delivered_rows(job, run.input_run))
-    return rows.select(*user_columns(rows))
 
 
 def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame) -> Record:

@@ -1,6 +1,4 @@
-"""Withhold: leave the rows of failed records, or of their units, out of what sinks are to
-publish.
-"""
+"""Withhold: leave the rows of failed records out of what sinks are to publish."""
 
 import logging
 from dataclasses import asdict, dataclass
@@ -14,7 +12,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import Connection
 
 from ledger.batch.publishing import publication_errors
-from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import ROOTS
 from ledger.core.paths import literal
 from ledger.core.probes import reached
 from ledger.errors import InputError, LostFileError
@@ -22,13 +20,12 @@ from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Publisher
 from ledger.sinks.options import Bloom
 from ledger.spark.failures import Failures
-from ledger.spark.frames.acked import Withheld, united, withheld
+from ledger.spark.frames.acked import Withheld, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.job import Job, require_equal
-from ledger.spark.units.units import Replacement
 from ledger.storage.manifest import DataFile, Manifest
-from ledger.store.queries import batches, publications, runs
+from ledger.store.queries import publications, runs
 from ledger.store.queries.publications import PendingPublication
 
 _FILE = "_ackledger_file"
@@ -82,22 +79,17 @@ def _is_pending(connection: Connection, row: PendingPublication) -> bool:
 def _make_ready(job: Job, row: PendingPublication) -> None:
     step = job.pipeline.sink_named(row.sink)
     publisher = job.publisher(step)
-    again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
     hidden = withheld(job, row.batch_id, step.name)
-    if again and hidden.everything:
-        # What was to replace published rows failed: these stay.
-        job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
-        return
     base = publisher.staging(row.batch_id, row.step_run_id)
     staged = _StagedRun(row, step, publisher, base, job.manifest(row.step_run_id))
     # Beside what was staged, for a folder may be published as a whole.
     folder = f"{base.rpartition('/')[0]}/kept-{row.step_run_id}-{uuid4().hex}"
+    rows = delivered_rows(job, job.run(row.input_run_id))
     # Of a row of several records its position identifies its records, and no staged file has that.
-    by_position = hidden.roots is not None and job.pipeline.graph.in_units(step.name)
-    if publisher.keeps_tracking and not by_position and not again:
-        files = _clean_files(job, staged, hidden, folder)
+    if publisher.keeps_tracking and ROOTS not in rows.columns:
+        files = _clean_files(job, staged, rows, hidden, folder)
     else:
-        files = stage_rows(_remaining_rows(job, staged, hidden), step, folder).files
+        files = stage_rows(_remaining_rows(job, staged, rows, hidden), step, folder).files
     described = [asdict(file) for file in files]
 
     def record(connection: Connection) -> None:
@@ -108,13 +100,12 @@ def _make_ready(job: Job, row: PendingPublication) -> None:
 
 
 def _clean_files(
-    job: Job, staged: _StagedRun, hidden: Withheld, folder: str
+    job: Job, staged: _StagedRun, source: DataFrame, hidden: Withheld, folder: str
 ) -> tuple[DataFile, ...]:
     """The staged files without a row to be withheld, and the remaining rows of the others in new
-    files.
+    files. ``source``: the rows that the sink read.
     """
     base, step, files = staged.base, staged.step, staged.manifest.files
-    source = delivered_rows(job, job.run(staged.row.input_run_id))
     schema = source.select(*user_columns(source), *tracking_columns(source)).schema
     reader = job.spark.read.schema(schema).option("basePath", base)
     stored = reader.parquet(*literal(staged.manifest.paths))
@@ -133,22 +124,16 @@ def _clean_files(
     return (*clean, *written.files)
 
 
-def _remaining_rows(job: Job, staged: _StagedRun, hidden: Withheld) -> DataFrame:
+def _remaining_rows(job: Job, staged: _StagedRun, rows: DataFrame, hidden: Withheld) -> DataFrame:
     """Return the rows of the sink's stored input, without the rows to be withheld.
 
     A row that the sink missed, or got twice, is here once.
     """
-    row, step = staged.row, staged.step
-    rows = delivered_rows(job, job.run(row.input_run_id))
     rest = hidden.keep(rows)
-    if job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id)):
+    if job.database.transact(lambda c: runs.duplicate_rows(c, staged.row.step_run_id)):
         rest = _without_duplicates(job, staged, rest)
     tracking = tracking_columns(rows) if staged.publisher.keeps_tracking else []
-    rest = rest.select(*user_columns(rows), *tracking)
-    batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
-    run = OpenedRun(row.step_run_id, batch, step.name, {}, {})
-    others = Replacement(job, run, step).carried(hidden)
-    return rest if others is None else united([rest, others], step.name)
+    return rest.select(*user_columns(rows), *tracking)
 
 
 def _without_duplicates(job: Job, staged: _StagedRun, rows: DataFrame) -> DataFrame:

@@ -84,8 +84,8 @@ class Batch:
         return [step for step in self.topology if not step.after]
 
     @property
-    def merges(self) -> bool:
-        """Whether rows of it may be anchored to several records."""
+    def is_whole(self) -> bool:
+        """Whether it is replayed as a whole: rows of it may be anchored to several records."""
         return any(step.merges for step in self.topology)
 
     @property

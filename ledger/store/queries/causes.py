@@ -6,8 +6,8 @@ STATE = """
     CASE WHEN m.status = 'quarantined' THEN
            CASE WHEN EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
                 THEN 'accepted' ELSE 'quarantined' END
-         WHEN m.status = 'failed' AND m.not_before = 'infinity' THEN 'kept_back'
          WHEN m.status = 'failed' AND m.not_before > now() THEN 'waiting'
+         WHEN m.status = 'failed' AND m.given_up THEN 'given_up'
          ELSE m.status::text END
 """
 # Its source s, and what any step does, in its original b.

@@ -196,9 +196,9 @@ def unacked(
     """Return batches that are committed as a whole and that a step was not notified of, in the
     order of their states, up to the first batch that is not committed as a whole.
 
-    A batch is not committed as a whole while a record of its family is failed, units have to be
-    rebuilt, a sink has yet to publish, or one of the ``states`` is missing, or one of the
-    ``combines``, if the pipeline has them.
+    A batch is not committed as a whole while a record of its family is failed, a sink has yet to
+    publish, or one of the ``states`` is missing, or one of the ``combines``, if the pipeline has
+    them.
     """
     statement = text("""
         WITH pending AS MATERIALIZED (
@@ -222,7 +222,7 @@ def unacked(
         "pipeline": pipeline,
         "step": step,
         "states": list(states),
-        "follow_ups": ["publish", "rebuild", *(["combine"] if combines else [])],
+        "follow_ups": ["publish", *(["combine"] if combines else [])],
     }
     rows = connection.execute(statement, keys).all()
     return [row.batch_id for row in takewhile(lambda row: row.ready, rows)]
@@ -268,21 +268,6 @@ def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -
         ORDER BY 1
     """)
     return list(connection.execute(statement, {"id": batch_id, "states": list(states)}).scalars())
-
-
-def of_family(
-    connection: Connection, original_id: int, states: Sequence[str]
-) -> list[tuple[int, str]]:
-    """Return the settled batches of a family that each of the states includes, or has yet to
-    include, with the state.
-    """
-    statement = text("""
-        SELECT s.batch_id, s.step FROM state_progress s JOIN batch b USING (batch_id)
-        WHERE b.family_id = :id AND b.status = 'settled' AND s.step = ANY(:states)
-        ORDER BY s.batch_id, s.step
-    """)
-    rows = connection.execute(statement, {"id": original_id, "states": list(states)})
-    return [(row.batch_id, row.step) for row in rows]
 
 
 def committed_after(

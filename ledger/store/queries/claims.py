@@ -198,7 +198,7 @@ def uncommitted(connection: Connection, pipeline: str, source: str) -> dict[int,
                    b.status IN ('settled', 'superseded')
                    AND NOT EXISTS (
                      SELECT FROM pending_follow_up f WHERE f.family_id = s.batch_id
-                       AND f.follow_up IN ('publish', 'rebuild'))
+                       AND f.follow_up = 'publish')
                    AND NOT (b.settle = 'hold' AND EXISTS (
                      SELECT FROM open_failure m WHERE m.original_batch_id = s.batch_id))
                  ) OVER (ORDER BY s.claim_number) AS is_whole

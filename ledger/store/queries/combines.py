@@ -24,13 +24,14 @@ def committed_outputs(
     connection: Connection, original_id: int, step: str
 ) -> list[tuple[int, int | None]]:
     """Return the settled batches of a family, latest first, each with the committed run of a step,
-    or null if the step was added later. Batches that expired without the step are left out.
+    or null if the step was added later. Batches that expired without the step are left out, and
+    of a family that is replayed as a whole all but the last.
     """
     statement = text("""
         SELECT b.batch_id, r.step_run_id FROM batch b
         LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.step = :step
           AND r.state = 'committed'
-        WHERE b.status = 'settled' AND b.family_id = :original
+        WHERE b.status = 'settled' AND b.family_id = :original AND NOT is_outdated(b.batch_id)
           AND (r.step_run_id IS NOT NULL
                OR NOT EXISTS (
                  SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :step))

@@ -99,10 +99,12 @@ def quarantined_by_batch(
     """
     statement = text("""
         SELECT b.batch_id, count(*) AS records
-        FROM batch b
-        JOIN failed_root r ON r.batch_id = b.batch_id
-        JOIN failed_message m ON m.message_id = r.message_id AND m.root_id = r.root_id
-                             AND m.status = 'quarantined'
+        FROM batch b CROSS JOIN LATERAL (
+          SELECT m.root_id FROM failed_root r JOIN failed_message m USING (message_id, root_id)
+          WHERE r.batch_id = b.batch_id AND m.status = 'quarantined' AND m.replay_batch_id IS NULL
+          UNION ALL  -- a replay has left them out
+          SELECT m.root_id FROM failed_message m
+          WHERE m.replay_batch_id = b.batch_id AND m.status = 'quarantined') r
         WHERE b.pipeline_id = :pipeline_id AND b.settled_at > :after AND b.settled_at <= :until
           AND NOT EXISTS (SELECT FROM accepted_root a WHERE a.root_id = r.root_id)
         GROUP BY b.batch_id

@@ -70,8 +70,7 @@ def _look_again(connection: Connection, pipeline_id: int) -> None:
         SELECT o.batch_id FROM batch o
         WHERE o.pipeline_id = :id AND o.followed_at IS NOT NULL AND EXISTS (
           SELECT FROM failed_message m
-          WHERE m.original_batch_id = o.batch_id AND m.status = 'failed'
-            AND (m.not_before IS NULL OR m.not_before < 'infinity'))
+          WHERE m.original_batch_id = o.batch_id AND m.status = 'failed')
         ORDER BY 1 FOR NO KEY UPDATE
     """)
     originals = list(connection.execute(locked, {"id": pipeline_id}).scalars())

@@ -11,7 +11,8 @@ from ledger.store.queries.causes import REASON
 from ledger.store.queries.rows import all_of, first_of
 
 # The batches whose rows a batch takes the place of in its sinks: the family that it was opened to
-# replace, and whatever that one was opened to replace.
+# replace, and whatever that one was opened to replace; of a replay of a whole batch those of its
+# own family that were settled before it.
 _REPLACED = """
 WITH RECURSIVE chain AS (
   SELECT o.replaces_batch_id AS batch_id FROM batch b JOIN batch o ON o.batch_id = b.family_id
@@ -21,6 +22,11 @@ WITH RECURSIVE chain AS (
   WHERE b.replaces_batch_id IS NOT NULL
 )
 SELECT b.batch_id FROM batch b JOIN chain c ON c.batch_id = b.family_id
+UNION
+SELECT o.batch_id FROM batch b JOIN batch o USING (family_id)
+WHERE b.batch_id = :id AND b.kind = 'replay' AND o.status = 'settled'
+  AND (b.settled_at IS NULL OR o.settled_at < b.settled_at)
+  AND EXISTS (SELECT FROM batch_step t WHERE t.batch_id = :id AND t.merges)
 """
 
 # Decide what has not been decided of it yet: ``ready``: of each run, whether its files are just
@@ -57,28 +63,24 @@ class PendingPublication:
 
 @dataclass(frozen=True)
 class FailedRoot:
-    """A root that failed in a batch.
-
-    ``live``: whether its message had, or will have, a further attempt, because it was not
-    quarantined with this one.
-    """
+    """A root that failed in a batch."""
 
     root_id: int
-    source: str
     step: str
     reason: str
-    live: bool
 
 
 def decide(connection: Connection, family_id: int) -> int:
     """Decide that the sinks publish the settled batches of a family, each batch's staged output of
-    the committed run, and return the number of publications.
+    the committed run, and return the number of publications. Of a family that is replayed as a
+    whole only the batch that was settled last is published.
 
     A publication is ready if nothing has to be withheld: nothing of the batch failed, or, at least
     once, the sink refused nothing.
     """
     ready = "b.failed_roots = 0 OR b.guarantee = 'at_least_once' AND r.failed_rows = 0"
-    statement = _DECIDE.format(ready=ready, condition="b.family_id = :id AND b.status = 'settled'")
+    condition = "b.family_id = :id AND b.status = 'settled' AND NOT is_outdated(b.batch_id)"
+    statement = _DECIDE.format(ready=ready, condition=condition)
     return connection.execute(text(statement), {"id": family_id}).rowcount
 
 
@@ -87,9 +89,9 @@ def decide_untouched(connection: Connection, batch_id: int, reached: Collection[
     fails, and return how many there are.
 
     ``reached``: the steps that acked such a row. The other sinks publish exactly their staged
-    output. Where rows are withheld by unit, the absence of such acks proves nothing.
+    output.
     """
-    condition = "b.batch_id = :id AND NOT s.units AND r.step <> ALL (cast(:reached AS text[]))"
+    condition = "b.batch_id = :id AND r.step <> ALL (cast(:reached AS text[]))"
     statement = _DECIDE.format(ready="true", condition=condition)
     keys = {"id": batch_id, "reached": sorted(reached)}
     return connection.execute(text(statement), keys).rowcount
@@ -144,7 +146,14 @@ def decide_result(connection: Connection, run_id: int, of: Literal["family", "pi
     ``replaced_results``.
     """
     decide_at_commit(connection, run_id)
-    note_replaced(connection, run_id, replaced_results(connection, run_id, of))
+    replaced = replaced_results(connection, run_id, of)
+    connection.execute(
+        text("""
+        INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
+        SELECT :run, unnest(cast(:batches AS bigint[]))
+        """),
+        {"run": run_id, "batches": replaced},
+    )
     statement = text(f"""
         UPDATE publication SET replaced_at = now() WHERE published_at IS NULL
         AND step_run_id IN (SELECT x.step_run_id {_OTHERS.format(_BESIDE[of])})
@@ -265,8 +274,9 @@ def set_published(connection: Connection, run_id: int) -> None:
 
 def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list[int]:
     """Return the batches whose rows the sink's run of a batch replaces: batches that the batch
-    reprocesses; batches of its family whose units it delivers again; and settled batches of its
-    family whose rows in the sink, if any, are of a superseded run, as their records are replayed.
+    reprocesses; the batches before it of a family that is replayed as a whole; and settled batches
+    of its family whose rows in the sink, if any, are of a superseded run, as their records are
+    replayed.
     """
     statement = text(f"""
         {_REPLACED}
@@ -288,26 +298,10 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
     return list(connection.execute(statement, {"id": batch_id, "run": run_id}).scalars())
 
 
-def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int]) -> None:
-    """Note the batches of its family whose rows are removed when those of a sink's run are
-    published.
-    """
-    for batch_id in batch_ids:
-        connection.execute(
-            text(
-                "INSERT INTO sink_replacement (step_run_id, replaced_batch_id) VALUES (:run,"
-                " :batch)"
-            ),
-            {"run": run_id, "batch": batch_id},
-        )
-
-
 def failed_roots(connection: Connection, batch_id: int) -> list[FailedRoot]:
     """Return roots that failed in a batch, in order."""
     statement = text(f"""
-        SELECT r.root_id, m.source, r.step, {REASON} AS reason,
-               NOT (m.status = 'quarantined' AND m.root_id = r.root_id) AS live
-        FROM failed_root r JOIN failed_message m USING (message_id) WHERE r.batch_id = :id
+        SELECT r.root_id, r.step, {REASON} AS reason FROM failed_root r WHERE r.batch_id = :id
         ORDER BY 1
     """)
     return all_of(FailedRoot, connection.execute(statement, {"id": batch_id}))
@@ -322,22 +316,3 @@ def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) ->
         """),
         {"ids": list(batch_ids), "sink": sink},
     )
-
-
-def cancel(connection: Connection, run_id: int) -> None:
-    """Cancel the publication of a sink's run, because the records to publish again failed once
-    more. Rows that are published stay.
-    """
-    connection.execute(
-        text("""
-        UPDATE publication SET replaced_at = now()
-        WHERE step_run_id = :run AND published_at IS NULL AND replaced_at IS NULL AND NOT ready
-        """),
-        {"run": run_id},
-    )
-
-
-def republished(connection: Connection, run_id: int) -> bool:
-    """Return whether a sink's run redelivers rows that earlier batches of its family published."""
-    statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE step_run_id = :run)")
-    return bool(connection.execute(statement, {"run": run_id}).scalar_one())

@@ -49,6 +49,7 @@ class LastFailure(FailedMessage):
     dag_id: str
     joins: bool
     rereads: bool
+    whole: bool
     reprocesses: bool
     producers: str | None
     emitted_edges: int | None
@@ -113,12 +114,12 @@ def failed_record(connection: Connection, number: int) -> LastFailure | None:
     statement = text(f"""
         SELECT m.message_id, m.root_id, m.status::text AS status, {ACCEPTED_BY} AS accepted_by,
                m.attempts,
-               {STATE} AS state, r.cause::text AS cause, CASE
-                 WHEN m.not_before < 'infinity' THEN m.not_before END AS due_at,
+               {STATE} AS state, r.cause::text AS cause, m.not_before AS due_at,
                m.replay_batch_id, p.name AS pipeline, p.target,
                b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
                b.params, b.dag_id, m.source, s.declaration -> 'layout' AS layout,
-               {JOINS} AS joins, {REREADS} AS rereads, NOT any_step.incremental AS reprocesses,
+               {JOINS} AS joins, {REREADS} AS rereads,
+               any_step.merges AS whole, NOT any_step.incremental AS reprocesses,
                r.step, {REASON} AS reason, r.producers, r.emitted_edges, r.acked_edges,
                f.key, f.root_id AS content_root, f.parsed, f.source_file, f.source_row,
                CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
@@ -203,21 +204,26 @@ def quarantine(
     step: str | None,
     reason: str,
     by: str,
+    *,
+    whole: bool,
 ) -> int:
     """Move failed messages of an original to quarantine, accepted, keep who did it and why, and
-    return how many. Batches in which they failed are rechecked for units that they keep back.
+    return how many. With ``whole``, those that may have touched others are given up instead: the
+    next replay of the whole batch leaves them out, and quarantines them.
 
     A parameter that is None matches any message, or any step of the last failure.
     """
     statement = text("""
         WITH moved AS (
           UPDATE failed_message m
-          SET status = 'quarantined', not_before = NULL, replay_batch_id = NULL, updated_at = now()
+          SET status = (CASE WHEN :whole AND r.cause <> 'unparsed' THEN 'failed'
+                             ELSE 'quarantined' END)::message_status,
+              given_up = true, not_before = NULL, replay_batch_id = NULL, updated_at = now()
           FROM failed_root r
           WHERE r.root_id = m.root_id AND m.original_batch_id = :batch AND m.status = 'failed'
             AND (cast(:message AS bigint) IS NULL OR m.message_id = :message)
             AND (cast(:step AS text) IS NULL OR r.step = :step)
-          RETURNING m.message_id, m.root_id, r.batch_id
+          RETURNING m.message_id, m.root_id
         ), acceptances AS (
           INSERT INTO acceptance (batch_id, accepted_by, reason)
           SELECT :batch, :by, :reason WHERE EXISTS (SELECT FROM moved) RETURNING acceptance_id
@@ -225,12 +231,9 @@ def quarantine(
           INSERT INTO accepted_root (root_id, acceptance_id)
           SELECT root_id, acceptance_id FROM moved CROSS JOIN acceptances
           ON CONFLICT DO NOTHING
-        ), looked_at_again AS (
-          UPDATE batch SET rebuild_requested_at = NULL
-          WHERE batch_id IN (SELECT batch_id FROM moved)
         )
         INSERT INTO manual_quarantine (message_id, reason, quarantined_by)
         SELECT message_id, :reason, :by FROM moved
     """)
-    keys = {"batch": original_batch_id, "message": message_id, "step": step}
+    keys = {"batch": original_batch_id, "message": message_id, "step": step, "whole": whole}
     return connection.execute(statement, {**keys, "reason": reason, "by": by}).rowcount

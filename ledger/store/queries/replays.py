@@ -12,20 +12,18 @@ from ledger.core.run_request import Selection
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.causes import REASON
 from ledger.store.queries.rows import all_of, one_of
-from ledger.store.queries.runs import EMITS, Emit
+from ledger.store.queries.settlement import GRACE
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
-# ``accepted``, ``kept_back``: those quarantined, accepted by a person, or kept back with their
-# unit, instead, to restart by hand.
+# ``accepted``: those quarantined, or accepted by a person, instead, to restart by hand.
 _SELECTED = f"""
     m.status = (CASE WHEN cast(:quarantined AS boolean) OR cast(:accepted AS boolean)
       THEN 'quarantined' ELSE 'failed' END)::message_status
     AND (m.status = 'failed'
       OR CASE WHEN EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
               THEN cast(:accepted AS boolean) ELSE cast(:quarantined AS boolean) END)
-    AND CASE WHEN cast(:kept_back AS boolean) THEN m.not_before = 'infinity'
-             ELSE m.status = 'quarantined' OR m.not_before IS NULL
-               OR m.not_before <= cast(:now AS timestamptz) END
+    AND (m.status = 'quarantined' OR m.not_before IS NULL
+         OR m.not_before <= cast(:now AS timestamptz))
     AND (cast(:source AS text) IS NULL OR m.source = :source)
     AND (cast(:reason AS text) IS NULL OR {REASON} LIKE :reason)
     AND (cast(:step AS text) IS NULL OR r.step = :step)
@@ -97,7 +95,6 @@ class WaitingRecords:
     ``due``: a replay without options takes them.
     ``replaying``: another replay has them.
     ``later``: they wait, the first until ``not_before``.
-    ``kept_back``: kept back with their unit.
     ``quarantined``: accepted or not.
     """
 
@@ -105,7 +102,6 @@ class WaitingRecords:
     replaying: int
     later: int
     not_before: datetime | None
-    kept_back: int
     quarantined: int
 
 
@@ -121,11 +117,11 @@ class ReplayRequest:
 # Keeps the messages of ``claims`` as a replay finds them, for its abandonment. An abandoned replay
 # that is opened again claims again.
 _SAVE_CLAIMS = """
-INSERT INTO message_claim (batch_id, message_id, status, not_before, failed_replays, unit_failures)
-SELECT :batch_id, message_id, status, not_before, failed_replays, unit_failures FROM claims
+INSERT INTO message_claim (batch_id, message_id, status, not_before, failed_replays, given_up)
+SELECT :batch_id, message_id, status, not_before, failed_replays, given_up FROM claims
 ON CONFLICT (batch_id, message_id) DO UPDATE SET status = excluded.status,
   not_before = excluded.not_before, failed_replays = excluded.failed_replays,
-  unit_failures = excluded.unit_failures
+  given_up = excluded.given_up
 """
 
 
@@ -145,8 +141,8 @@ def claim_messages(
 ) -> int:
     """Claim the failed messages that ``selection`` names and that are due, at most ``limit``, for
     an open replay, and return how many. Messages that failed least often come first, so that one
-    that kills its step every time does not keep the others waiting. Messages taken from quarantine,
-    or kept back with their unit, begin with a new budget.
+    that kills its step every time does not keep the others waiting. Messages taken from quarantine
+    begin with a new budget.
 
     The status guards the claim: of two replays at once each message goes to one. The subquery is
     materialized, because it might rerun for each row of the outer table, and its limit would then
@@ -161,7 +157,7 @@ def claim_messages(
         UPDATE failed_message SET status = 'replaying', replay_batch_id = :batch_id,
                updated_at = now(), not_before = NULL,
                failed_replays = CASE WHEN status = 'quarantined' THEN 0 ELSE failed_replays END,
-               unit_failures = CASE WHEN not_before = 'infinity' THEN 0 ELSE unit_failures END
+               given_up = given_up AND status <> 'quarantined'
         WHERE message_id IN (SELECT message_id FROM claims)
           AND status IN ('failed', 'quarantined')
     """)
@@ -190,80 +186,48 @@ def delay_replays(connection: Connection, batch: Batch, instant: datetime) -> No
     )
 
 
-def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
-    """Claim the failed messages that a replay's emit run emitted because they share a unit with
-    others, and return how many. A replay by hand gives the whole unit a new budget.
+def claim_rest(connection: Connection, batch_id: int, original_batch_id: int) -> int:
+    """Claim the other failed messages of an original, whose replay takes all of them, and return
+    how many.
     """
     statement = text(f"""
         WITH claims AS (
-          SELECT m.* FROM failed_message m JOIN replay_root r USING (message_id)
-          WHERE r.batch_id = :batch_id AND r.step_run_id = :run AND m.status = 'failed'
-          FOR UPDATE OF m
+          SELECT m.* FROM failed_message m
+          WHERE m.original_batch_id = :original AND m.status = 'failed' FOR UPDATE OF m
         ), saved AS ({_SAVE_CLAIMS})
         UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch_id,
-               not_before = NULL, updated_at = now(),
-               unit_failures = CASE
-                 WHEN b.selection ?| ARRAY['kept_back', 'quarantined', 'accepted'] THEN 0
-                 ELSE m.unit_failures END
-        FROM claims c, batch b
-        WHERE m.message_id = c.message_id AND b.batch_id = :batch_id
+               not_before = NULL, updated_at = now()
+        WHERE m.original_batch_id = :original AND m.status = 'failed'
     """)
-    return connection.execute(statement, {"batch_id": batch_id, "run": run_id}).rowcount
+    keys = {"batch_id": batch_id, "original": original_batch_id}
+    return connection.execute(statement, keys).rowcount
 
 
-def quarantined_companions(connection: Connection, batch_id: int, run_id: int) -> int:
-    """Return how many messages that a replay's emit run emitted are quarantined."""
-    statement = text("""
-        SELECT count(*) FROM replay_root r JOIN failed_message m USING (message_id)
-        WHERE r.batch_id = :batch AND r.step_run_id = :run AND m.status = 'quarantined'
-    """)
-    keys = {"batch": batch_id, "run": run_id}
-    return int(connection.execute(statement, keys).scalar_one())
-
-
-def quarantined_messages(connection: Connection, original_batch_id: int, source: str) -> list[int]:
-    """Return messages of an original batch's source that are quarantined."""
+def messages_left_out(connection: Connection, original_batch_id: int, source: str) -> list[int]:
+    """Return the messages of an original batch's source that an open replay of the whole batch
+    leaves out: those that are quarantined, and those that its settlement quarantines.
+    """
     statement = text("""
         SELECT message_id FROM failed_message
-        WHERE original_batch_id = :id AND source = :source AND status = 'quarantined'
+        WHERE original_batch_id = :id AND source = :source
+          AND (status = 'quarantined' OR given_up AND status = 'replaying')
     """)
     keys = {"id": original_batch_id, "source": source}
     return list(connection.execute(statement, keys).scalars())
 
 
-def messages_to_run(connection: Connection, original_batch_id: int, source: str) -> list[int]:
-    """Return the failed messages of an original's source that may lack a row of some step before
-    the whole stages: those that failed by themselves, or because a step never committed. Messages
-    that only failed with others were lost at a whole stage or downstream of it.
+def wrongly_emitted(connection: Connection, batch_id: int) -> int:
+    """Return how many messages a replay batch has claimed, and not given up, that its committed
+    emits did not emit, and how many they emitted that are left out.
     """
-    statement = text("""
-        SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
-        WHERE m.original_batch_id = :id AND m.source = :source
-          AND m.status IN ('failed', 'replaying') AND NOT r.shared
-    """)
-    keys = {"id": original_batch_id, "source": source}
-    return list(connection.execute(statement, keys).scalars())
-
-
-def settled_emits(connection: Connection, original_batch_id: int) -> list[Emit]:
-    """Return the emits that count of an original batch and its settled replays. A message's latest
-    emit has the greatest root, because only one replay by unit is open at a time.
-    """
-    statement = text(f"""
-        {EMITS} AND b.family_id = :id AND b.status = 'settled' AND s.roots > 0
-        ORDER BY s.emit_run_id
-    """)
-    return all_of(Emit, connection.execute(statement, {"id": original_batch_id}))
-
-
-def unemitted_claims(connection: Connection, batch_id: int) -> int:
-    """Return how many messages a replay batch has claimed that its committed emits did not emit."""
     statement = text("""
         SELECT count(*) FROM failed_message m
-        WHERE m.replay_batch_id = :id AND m.status = 'replaying' AND NOT EXISTS (
-          SELECT FROM replay_root r
-          JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
-          WHERE r.batch_id = :id AND r.message_id = m.message_id)
+        WHERE m.original_batch_id = (SELECT family_id FROM batch WHERE batch_id = :id)
+          AND (m.status = 'quarantined' OR m.replay_batch_id = :id AND m.status = 'replaying')
+          AND (m.status = 'replaying' AND NOT m.given_up) <> EXISTS (
+            SELECT FROM replay_root r
+            JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
+            WHERE r.batch_id = :id AND r.message_id = m.message_id)
     """)
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
@@ -316,8 +280,9 @@ def due_records(
                  WHERE e.message_id = m.message_id AND e.attempt = r.attempt - 1
                    AND e.step = r.step AND e.cause = r.cause
                    AND e.reason IS NOT DISTINCT FROM r.reason) END) AS repeated,
-               count(*) FILTER (WHERE p.max_replays <= 1
-                 + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END) AS last,
+               count(*) FILTER (WHERE p.max_replays + CASE WHEN r.shared THEN {GRACE} ELSE 0 END
+                 <= 1 + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END)
+                 AS last,
                p.max_replays
         {_OF_ORIGINALS} {_MATCHING}
         GROUP BY b.batch_id, p.pipeline_id, r.step, r.cause, r.reason
@@ -355,10 +320,9 @@ def waiting_records(connection: Connection, original_batch_id: int) -> WaitingRe
                count(*) FILTER (WHERE status = 'replaying') AS replaying,
                count(*) FILTER (WHERE later) AS later,
                min(not_before) FILTER (WHERE later) AS not_before,
-               count(*) FILTER (WHERE status = 'failed' AND not_before = 'infinity') AS kept_back,
                count(*) FILTER (WHERE status = 'quarantined') AS quarantined
         FROM failed_message CROSS JOIN LATERAL (
-          SELECT status = 'failed' AND not_before > now() AND not_before < 'infinity' AS later) x
+          SELECT status = 'failed' AND not_before > now() AS later) x
         WHERE original_batch_id = :id AND status IN ('failed', 'replaying', 'quarantined')
     """)
     return one_of(WaitingRecords, connection.execute(statement, {"id": original_batch_id}))

@@ -177,13 +177,14 @@ def failed_cases(
                b.files_expired_at AS expired_at, r.step,
                r.cause::text AS cause, {STATE} AS state,
                CASE WHEN min({REASON}) = max({REASON}) THEN min({REASON}) END AS reason,
-               min(CASE WHEN m.not_before < 'infinity' THEN m.not_before END) AS due_at,
+               min(m.not_before) AS due_at,
                max(m.replay_batch_id) AS replay_batch_id,
                EXISTS (
                  SELECT FROM failed_message n JOIN failed_root q ON q.root_id = n.root_id
                  WHERE n.original_batch_id = b.batch_id AND q.step <> r.step
                    AND n.status IN ('failed', 'quarantined')) AS others,
                {JOINS} AS joins, bool_and({REREADS}) AS rereads,
+               bool_or(any_step.merges) AS whole,
                bool_and(NOT any_step.incremental) AS reprocesses, count(*) AS records
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id

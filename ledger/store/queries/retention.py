@@ -49,7 +49,7 @@ _REASONS = (
     (Need.RECORDS_FAILED, records.RECORDS_FAILED),
     (Need.RECORDS_QUARANTINED, records.RECORDS_QUARANTINED),
     (Need.CONTENT_MISSING, "'{keep}' && w.follow_ups"),
-    (Need.UNPUBLISHED, "'{publish,rebuild}' && w.follow_ups"),
+    (Need.UNPUBLISHED, "'{publish}' && w.follow_ups"),
     (Need.COMBINE_DUE, "'{combine}' && w.follow_ups"),
     (Need.NOTICE_PENDING, "'{notify}' && w.follow_ups"),
     (Need.STATE_DUE, "'{state}' && w.follow_ups"),

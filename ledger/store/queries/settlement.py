@@ -116,99 +116,81 @@ def add_explicit_fails(connection: Connection, batch_id: int, *, shared: bool) -
     connection.execute(statement, {"id": batch_id, "shared": shared})
 
 
-def record_failures_of_original(connection: Connection, batch_id: int, max_replays: int) -> int:
+# A record that failed with others may do so because of them: it has two replays more. The record
+# at fault is given up first, and the others have a turn without it.
+GRACE = 2
+# Of a failure s after n failed replays: whether the budget of its record is used up. The next
+# replay of a whole batch leaves that record out, and quarantines it: until then, published rows may
+# lack others for its sake. One that its source could not read has touched no other.
+_SPENT = f"""
+  (s.cause <> 'late' AND x.n >= :max_replays + CASE WHEN s.own_failure THEN 0 ELSE {GRACE} END)
+"""
+_STATUS = f"""
+  (CASE WHEN {_SPENT} AND (NOT :whole OR s.cause = 'unparsed') THEN 'quarantined'
+        ELSE 'failed' END)::message_status
+"""
+
+
+def record_failures_of_original(
+    connection: Connection, batch_id: int, max_replays: int, *, whole: bool
+) -> int:
     """Insert a new ``failed_message`` for each failed root of an original batch, and return how
-    many.
+    many. ``whole``: whether it is replayed as a whole.
     """
-    statement = text("""
+    statement = text(f"""
         INSERT INTO failed_message
           (message_id, original_batch_id, source, status, root_id, attempts, failed_replays,
-           unit_failures)
-        SELECT s.root_id, :id, b.source,
-               (CASE WHEN s.own_failure
-                 AND :max_replays = 0 THEN 'quarantined' ELSE 'failed' END)::message_status,
-               s.root_id, 1, 0, s.shared::int
+           given_up)
+        SELECT s.root_id, :id, b.source, {_STATUS}, s.root_id, 1, 0, :whole AND {_SPENT}
         FROM settling s
         JOIN batch_source b ON b.batch_id = :id AND s.root_id >= b.first_root
           AND s.root_id < b.first_root + b.roots
+        CROSS JOIN (SELECT 0 AS n) x
         ORDER BY s.root_id  -- an index grows at its end
     """)
-    return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
+    keys = {"id": batch_id, "max_replays": max_replays, "whole": whole}
+    return connection.execute(statement, keys).rowcount
 
 
-def record_failures_of_replay(connection: Connection, batch_id: int, max_replays: int) -> int:
-    """Mark the messages that failed in their replay as failed, or as quarantined if their budget is
-    used up, and return how many.
-    """
-    statement = text("""
-        UPDATE failed_message m SET
-          status = (CASE WHEN s.own_failure AND m.failed_replays + 1 >= :max_replays
-                         THEN 'quarantined' ELSE 'failed' END)::message_status,
-          root_id = s.root_id, attempts = m.attempts + 1,
-          failed_replays = m.failed_replays + s.own_failure::int,
-          unit_failures = m.unit_failures + s.shared::int, replay_batch_id = NULL,
-          updated_at = now()
-        FROM settling s
-        JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
-        JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.step_run_id
-        WHERE m.message_id = r.message_id AND m.status = 'replaying' AND m.replay_batch_id = :id
-    """)
-    return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
-
-
-def record_failures_of_companions(
-    connection: Connection, batch_id: int, original_id: int, max_replays: int
+def record_failures_of_replay(
+    connection: Connection, batch_id: int, original_id: int, max_replays: int, *, whole: bool
 ) -> int:
-    """Record the failed messages that a replay emitted only because of their unit, and return how
-    many.
-
-    They had been acked or recovered. The replay replaced their rows, so they count as failed. For a
-    message that was acked this is the first failure; for one that was recovered, counting goes on.
+    """Record the messages that failed in a replay as failed, or as quarantined if their budget is
+    used up, and return how many. ``whole``: whether it replays a whole batch. A message that had
+    been acked or recovered counts as failed then, because the replay replaces its rows.
     """
-    statement = text("""
+    statement = text(f"""
         INSERT INTO failed_message AS m
           (message_id, original_batch_id, source, status, root_id, attempts, failed_replays,
-           unit_failures)
-        SELECT r.message_id, :original, b.source,
-               (CASE WHEN NOT s.own_failure THEN 'failed'
-                     WHEN coalesce(k.failed_replays + 1, 0) >= :max_replays THEN 'quarantined'
-                       ELSE 'failed' END)::message_status,
-               s.root_id, coalesce(k.attempts, 0) + 1,
-               coalesce(k.failed_replays + s.own_failure::int, 0),
-               coalesce(k.unit_failures, 0) + s.shared::int
+           given_up)
+        SELECT r.message_id, :original, b.source, {_STATUS}, s.root_id,
+               coalesce(k.attempts, 0) + 1, x.n, :whole AND {_SPENT}
         FROM settling s
         JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
         JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.step_run_id
         LEFT JOIN failed_message k ON k.message_id = r.message_id
           AND k.original_batch_id = :original
+        CROSS JOIN LATERAL (
+          SELECT coalesce(k.failed_replays + (s.cause <> 'late')::int, 0) AS n) x
         WHERE k.message_id IS NULL OR k.status = 'recovered'
+           OR k.status = 'replaying' AND k.replay_batch_id = :id
+        ORDER BY r.message_id
         ON CONFLICT (message_id) DO UPDATE SET
           status = excluded.status, root_id = excluded.root_id, attempts = excluded.attempts,
-          failed_replays = excluded.failed_replays, unit_failures = excluded.unit_failures,
+          failed_replays = excluded.failed_replays, given_up = excluded.given_up,
           replay_batch_id = NULL, not_before = NULL, updated_at = now()
-        WHERE m.status = 'recovered'
     """)
-    keys = {"id": batch_id, "original": original_id, "max_replays": max_replays}
+    keys = {"id": batch_id, "original": original_id, "max_replays": max_replays, "whole": whole}
     return connection.execute(statement, keys).rowcount
 
 
-def keep_units_back(connection: Connection, original_id: int, most: int) -> int:
-    """Keep back for a person the messages of an original that fail in this settlement with others
-    of their unit, at least ``most`` times by now, and return how many.
+def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
+    """Mark the messages of a replay that did not fail again as recovered, those that it left out as
+    quarantined, and return how many.
     """
     statement = text("""
-        UPDATE failed_message m SET not_before = 'infinity'
-        FROM settling s
-        WHERE m.root_id = s.root_id AND m.original_batch_id = :original AND s.shared
-          AND m.unit_failures >= :most AND m.status = 'failed'
-    """)
-    return connection.execute(statement, {"original": original_id, "most": most}).rowcount
-
-
-def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
-    """Mark the messages of a replay that did not fail again as recovered, and return how many."""
-    statement = text("""
-        UPDATE failed_message SET status = 'recovered', updated_at = now()
+        UPDATE failed_message SET updated_at = now(),
+               status = (CASE WHEN given_up THEN 'quarantined' ELSE 'recovered' END)::message_status
         WHERE replay_batch_id = :id AND status = 'replaying'
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
@@ -216,7 +198,7 @@ def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
 
 def record_attempts(connection: Connection, batch_id: int) -> int:
     """Keep permanently where and why each root failed, and return how many. For a forgotten
-    message, which its unit includes, the reason is masked, because it may quote the message.
+    message, which a replay of its batch includes, the reason is masked: it may quote the message.
     """
     statement = text("""
         INSERT INTO failed_root
@@ -248,21 +230,13 @@ def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int)
 
 
 def release_messages(connection: Connection, batch_id: int) -> None:
-    """Give back the messages that an abandoned replay claimed, as it found them. For batches in
-    which some were quarantined, the units of these have to be requested again.
-    """
+    """Give back the messages that an abandoned replay claimed, as it found them."""
     statement = text("""
-        WITH released AS (
-          UPDATE failed_message m SET replay_batch_id = NULL, updated_at = now(),
-                 status = c.status, not_before = c.not_before, failed_replays = c.failed_replays,
-                 unit_failures = c.unit_failures
-          FROM message_claim c
-          WHERE m.replay_batch_id = :id AND m.status = 'replaying'
-            AND c.batch_id = :id AND c.message_id = m.message_id
-          RETURNING m.root_id, m.status
-        )
-        UPDATE batch SET rebuild_requested_at = NULL
-        WHERE batch_id IN (SELECT f.batch_id FROM failed_root f JOIN released r USING (root_id)
-                           WHERE r.status = 'quarantined')
+        UPDATE failed_message m SET replay_batch_id = NULL, updated_at = now(),
+               status = c.status, not_before = c.not_before, failed_replays = c.failed_replays,
+               given_up = c.given_up
+        FROM message_claim c
+        WHERE m.replay_batch_id = :id AND m.status = 'replaying'
+          AND c.batch_id = :id AND c.message_id = m.message_id
     """)
     connection.execute(statement, {"id": batch_id})

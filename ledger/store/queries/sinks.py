@@ -20,6 +20,7 @@ class SinkRows:
     ``due``: whether ``ackledger publish`` goes on with it.
     ``holds``: whether its batch publishes nothing while a record is failed.
     ``early``: whether it reads a partial combine.
+    ``whole``: whether a replay of its batch replaces all rows.
     """
 
     sink: str
@@ -28,9 +29,9 @@ class SinkRows:
     status: str
     after: bool
     stateful: bool
-    units: bool
     holds: bool
     early: bool
+    whole: bool
     staged_rows: int | None
     state: str | None
     published_rows: int | None
@@ -46,17 +47,18 @@ def of_batch(connection: Connection, batch_id: int) -> list[SinkRows]:
     """Return the sinks of a batch, in order."""
     statement = text("""
         SELECT s.name AS sink, b.batch_id, b.family_id AS original_id, b.status::text AS status,
-               s.after, s.stateful, s.units,
+               s.after, s.stateful,
                b.settle = 'hold' AS holds,
                EXISTS (SELECT FROM batch_step c WHERE c.batch_id = s.batch_id AND c.partial
                        AND s.declaration -> 'reads' ? c.name) AND b.settle <> 'hold' AS early,
+               EXISTS (SELECT FROM batch_step w WHERE w.batch_id = b.batch_id AND w.merges)
+                 AS whole,
                r.output_rows AS staged_rows, x.state, x.rows AS published_rows, x.withheld_rows,
                o.batch_id AS other_batch_id, o.rows AS other_rows,
                m.failed, m.replayable,
                EXISTS (SELECT FROM pending_follow_up f WHERE f.family_id = b.family_id
-                       AND (f.follow_up = 'rebuild' OR f.follow_up IN ('combine', 'state')
-                            AND f.since IS NOT NULL
-                            AND (f.step = s.name OR s.declaration -> 'reads' ? f.step))) AS due
+                       AND f.follow_up IN ('combine', 'state') AND f.since IS NOT NULL
+                       AND (f.step = s.name OR s.declaration -> 'reads' ? f.step)) AS due
         FROM batch_step s
         JOIN batch b USING (batch_id)
         LEFT JOIN step_run r

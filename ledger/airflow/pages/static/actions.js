@@ -145,7 +145,7 @@ function Confirm({ dagId, conf, note = null, confirm, disabled, done, children }
 
 /** Why failed records of the batch are not among those that would be replayed. */
 function NotDue({ found }) {
-  const { replaying, kept_back: kept, later, not_before: first } = found.waiting;
+  const { replaying, later, not_before: first } = found.waiting;
   const counted = (number, singular, plural) =>
     `${records(number)} ${number === 1 ? singular : plural}`;
   const lines = [
@@ -153,9 +153,6 @@ function NotDue({ found }) {
       `${counted(found.match, "matches", "match")}; one replay takes ${records(found.records)} (replay_limit).`,
     replaying > 0 && `${counted(replaying, "is", "are")} being replayed already.`,
     later > 0 && `${counted(later, "waits", "wait")} after the last replay, the first until ${instant(first)}.`,
-    kept > 0 &&
-      !found.conf.kept_back &&
-      `${counted(kept, "is kept back with its unit", "are kept back with their units")}: use Replay kept-back records.`,
   ].filter(Boolean);
   return lines.map((line) => html`<${Text} key=${line} fontSize="sm">${line}<//>`);
 }
@@ -171,13 +168,14 @@ const LeftOut = ({ found }) =>
   );
 
 const ACKED = "Acked records are not re-run.";
-const BY_UNIT = "Acked records are not re-run unless they share a replay unit with a failed one.";
+const WHOLE =
+  "All other records of the batch run again with them, without the quarantined ones, and the sinks replace its rows.";
 
 function Preview({ found, choice, choose }) {
   return html`
     <${Text}>
       ${records(choice.records)} of batch ${found.batch_id} will run again through
-      ${" "}${found.steps.join(", ")}. ${found.by_unit ? BY_UNIT : ACKED}
+      ${" "}${found.steps.join(", ")}. ${found.whole ? WHOLE : ACKED}
     <//>
     <${Causes} found=${found} choice=${choice} choose=${choose} />
     <${NotDue} found=${found} />
@@ -212,7 +210,7 @@ function ReplayDialog({ asked, done }) {
 }
 
 /** Replay what is chosen of a batch: a preview first. `asked`: batch, step, reason, record,
- *  quarantined, kept_back. */
+ *  quarantined. */
 export const Replay = ({ asked, label, reload }) =>
   html`<${Ask} label=${label} reload=${reload}>
     ${(done) => html`<${ReplayDialog} asked=${asked} done=${done} />`}
@@ -252,10 +250,6 @@ export function Actions({ found, chosen, reload }) {
   const those = chosen.step ? " these" : "";
   const offered = {
     replay: ["replay", { label: `Replay${those}`, asked }],
-    "replay kept back": [
-      "replay",
-      { label: "Replay kept-back records", asked: { ...asked, kept_back: true } },
-    ],
     "retry": [
       "replay",
       { label: `Retry${those} quarantined`, asked: { ...asked, quarantined: true } },

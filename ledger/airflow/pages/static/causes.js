@@ -10,8 +10,7 @@ const repeats = (cause) => cause.repeated === cause.records;
 /** Which causes are chosen at first, by their places: those that a replay may put right. What was
  *  asked for by record, by reason or by state is chosen already. */
 export function preselected(found, asked) {
-  const explicit =
-    asked.record || asked.reason || asked.quarantined || asked.accepted || asked.kept_back;
+  const explicit = asked.record || asked.reason || asked.quarantined || asked.accepted;
   const places = found.groups.map((_, place) => place);
   if (explicit) return places;
   return places.filter((place) => found.groups[place].cause !== "unparsed" && !repeats(found.groups[place]));

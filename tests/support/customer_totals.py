@@ -1,4 +1,4 @@
-"""Orders, and a total per customer that a whole stage makes: its units are customers."""
+"""Orders, and a total per customer that a whole stage makes."""
 
 from pyspark.sql import functions as F
 
@@ -7,13 +7,11 @@ from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
 ORDERS = "id INT, customer STRING, cents INT"
 
 
-def totals(poison=None, behind=False, unit=("customer",), late=(), **options):
+def totals(poison=None, behind=False, late=(), **options):
     """A total per customer; ``poison``: refused before the total, or behind it. ``late``: orders
     one of whose two parts is refused, so that the other part reaches the total.
     """
-    pipeline = Pipeline(
-        "totals", guarantee="exactly_once", **{"max_replays": 2, **options}, unit=unit
-    )
+    pipeline = Pipeline("totals", guarantee="exactly_once", **{"max_replays": 2, **options})
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @pipeline.stage(reads="orders")

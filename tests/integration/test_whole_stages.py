@@ -1,4 +1,4 @@
-"""Whole stages: rows of several records, and replays by unit."""
+"""Whole stages: rows of several records, and replays of the whole batch."""
 
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -34,9 +34,9 @@ def orders_of(*numbers, customer="a"):
     return [{"id": n, "customer": customer, "cents": 10 * n} for n in numbers]
 
 
-def joining(unit=(), lose=(), partition_by=(), **options):
+def joining(lose=(), partition_by=(), **options):
     """Orders joined with customers, both tracked; ``lose``: orders that vanish before the join."""
-    pipeline = Pipeline("shop", guarantee="at_least_once", max_replays=2, unit=unit, **options)
+    pipeline = Pipeline("shop", guarantee="at_least_once", max_replays=2, **options)
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
@@ -63,23 +63,19 @@ SHOP = {
 }
 
 
-@pytest.mark.parametrize("unit", [(), ("customer",)])
-def test_a_lost_order_finds_its_partner_in_the_replay(spark, unit):
-    """An order lost before a join of two tracked sources is replayed with the customer it
-    belongs to.
+def test_a_lost_order_finds_its_partner_in_the_replay(spark):
+    """An order lost before a join of two tracked sources is replayed with the whole batch, so with
+    the customer it belongs to.
     """
-    result = testing.run_batch(joining(unit, lose=[2]), SHOP, spark=spark)
+    result = testing.run_batch(joining(lose=[2]), SHOP, spark=spark)
     assert [(record.source, record.step, record.reason) for record in result.failed] == [
         ("orders", "checked", "lost")
     ]
     assert ids(result) == [1, 3, 4, 5]
 
-    again = testing.replay(result, joining(unit))
-    assert again.roots.failed == 0
+    again = testing.replay(result, joining())
+    assert (again.roots.total, again.roots.failed) == (7, 0)
     assert ids(again) == [1, 2, 3, 4, 5]
-    assert again.roots.total == (
-        7 if unit == () else 4
-    )  # the batch, or customer a with three orders
 
 
 def test_rows_of_a_join_are_acked_for_both_sides(spark):
@@ -102,8 +98,8 @@ def test_no_row_meets_another(spark):
     assert {record.step for record in result.failed} == {"sold"}
 
 
-def latest(unit=("customer",), lose=()):
-    pipeline = Pipeline("latest", guarantee="at_least_once", unit=unit)
+def latest(lose=()):
+    pipeline = Pipeline("latest", guarantee="at_least_once")
     pipeline.source("events", FileSource("events.csv", schema=ORDERS))
 
     @pipeline.stage(reads="events")
@@ -129,7 +125,7 @@ def test_latest_per_key_with_a_replayed_older_row(spark):
     assert ids(result) == [3, 7]
     again = testing.replay(result, latest())
     assert again.roots.failed == 0
-    assert again.roots.total == 3
+    assert again.roots.total == 4
     assert ids(again) == [3, 7]
 
 
@@ -144,28 +140,12 @@ def test_the_newest_row_of_a_key_is_replayed(spark):
     assert ids(again) == [3, 7]
 
 
-def test_each_replay_carries_over_what_the_others_published(spark):
-    """Units replayed one after the other: the sink has each as its latest replay brought it."""
-    events = {
-        "events": [*orders_of(1, 2, 3), *orders_of(7, 8, customer="b"), *orders_of(9, customer="c")]
-    }
-    result = testing.run_batch(latest(lose=[3, 8]), events, spark=spark)
-    assert ids(result) == [2, 7, 9]
-    first = testing.replay(
-        result, latest(), record=min(record.message_id for record in result.failed)
-    )
-    assert ids(first) in ([3, 7, 9], [2, 8, 9])
-    second = testing.replay(result, latest())
-    assert ids(second) == [3, 8, 9]
-
-
-def totals(poison=None, behind=False, unit=("customer",), lose=None, **options):
+def totals(poison=None, behind=False, lose=None, **options):
     """A total per customer; ``poison``: an order that is refused before the total, or behind it;
     ``lose``: one that the total leaves out.
     """
-    pipeline = Pipeline(
-        "totals", **{"guarantee": "at_least_once", "max_replays": 2, **options}, unit=unit
-    )
+    options = {"guarantee": "at_least_once", "max_replays": 2, **options}
+    pipeline = Pipeline("totals", **options)
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @pipeline.stage(reads="orders")
@@ -189,7 +169,7 @@ def totals(poison=None, behind=False, unit=("customer",), lose=None, **options):
     return pipeline
 
 
-def unit_of_100():
+def a_hundred():
     return {"orders": [*orders_of(*range(100)), *orders_of(500, customer="b")]}
 
 
@@ -206,12 +186,12 @@ def unit_of_100():
     ],
     ids=["limit of one", "room for one", "one replay", "backoff"],
 )
-def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
+def test_a_poisoned_record_among_100(spark, options, guarantee):
     """Once the poisoned record is quarantined the other 99 are through, and none of them was
     quarantined, whatever the budget and the backoff.
     """
     pipeline, now = totals(poison=50, guarantee=guarantee, **options), datetime.now(UTC)
-    again = result = testing.run_batch(pipeline, unit_of_100(), spark=spark, now=now)
+    again = result = testing.run_batch(pipeline, a_hundred(), spark=spark, now=now)
     while again.roots.failed:
         now += timedelta(days=1)
         again = testing.replay(result, pipeline, now=now)
@@ -227,20 +207,23 @@ def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
     assert tuple(status) == (100, 1, 0, 0)
 
 
-def test_a_unit_that_fails_after_its_total_is_kept_back_for_a_person(spark):
-    """A row of 100 records that fails is no single record's failure: none is quarantined, the unit
-    is kept back.
+def test_a_total_that_fails_again_and_again_is_given_up(spark):
+    """A row of 100 records that fails is no single record's failure: its records have two replays
+    more than one that fails by itself. Then a replay leaves them out, and the rest gets through.
     """
     refusing = totals(behind=True, max_replays=1)
-    result = testing.run_batch(refusing, unit_of_100(), spark=spark)
+    result = testing.run_batch(refusing, a_hundred(), spark=spark)
     assert {(record.step, record.reason) for record in result.failed} == {("published", "refused")}
     assert len(result.failed) == 100
-    for _ in range(2):
+    for _ in range(3):
         again = testing.replay(result)
-    assert {record.status for record in again.failed} == {"failed"}
+        assert (len(again.failed), {record.status for record in again.failed}) == (100, {"failed"})
+    rest = testing.replay(result)
+    assert (rest.roots.total, rest.roots.failed) == (1, 0)
+    assert sorted((row["customer"], row["orders"]) for row in rest.rows["sales"]) == [("b", 1)]
     with pytest.raises(NotReadyError, match="nothing to replay"):
         testing.replay(result)
-    fixed = testing.replay(result, totals(max_replays=1), kept_back=True)
+    fixed = testing.replay(result, totals(max_replays=1), quarantined=True)
     assert fixed.roots.failed == 0
     assert sorted((row["customer"], row["orders"]) for row in fixed.rows["sales"]) == [
         ("a", 100),
@@ -248,11 +231,11 @@ def test_a_unit_that_fails_after_its_total_is_kept_back_for_a_person(spark):
     ]
 
 
-def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
-    """A record that was acked, and is lost in a replay of its unit, is failed and replayed in
+def test_an_acked_record_that_fails_in_the_replay_counts_as_failed(spark):
+    """A record that was acked, and is lost in a replay of its batch, is failed and replayed in
     turn.
     """
-    result = testing.run_batch(totals(poison=50), unit_of_100(), spark=spark)
+    result = testing.run_batch(totals(poison=50), a_hundred(), spark=spark)
     again = testing.replay(result, totals(lose=7))
     assert [(record.step, record.reason) for record in again.failed] == [("total", "lost")]
     whole = testing.replay(result, totals())
@@ -260,10 +243,10 @@ def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
     assert sorted(row["orders"] for row in whole.rows["sales"]) == [1, 100]
 
 
-def test_the_history_of_a_companion_keeps_what_was_acked(spark):
-    """A record that was acked, in its batch or in a replay, and failed in a later replay of its
-    unit, has all of these attempts in its history, each with step and reason, counted through;
-    in every view it is failed.
+def test_the_history_of_a_record_keeps_what_was_acked(spark):
+    """A record that was acked, in its batch or in a replay, and failed in a later replay, has all
+    of these attempts in its history, each with step and reason, counted through; in every view it
+    is failed.
     """
     result = testing.run_batch(totals(poison=1), {"orders": orders_of(0, 1, 2, 3)}, spark=spark)
     testing.replay(result, totals(lose=2))
@@ -288,20 +271,6 @@ def test_the_history_of_a_companion_keeps_what_was_acked(spark):
     )
 
 
-def test_a_row_of_two_units_is_refused(spark):
-    """A row whose records lie in two units fails the stage, naming both."""
-    pipeline = Pipeline("mixed", guarantee="at_least_once", unit="customer")
-    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
-
-    @pipeline.stage(reads="orders", whole=True)
-    def total(orders):
-        return orders.groupBy().agg(F.sum("cents").alias("cents"), collect_anchors())
-
-    pipeline.sink("sales", ParquetSink("sales"), reads="total")
-    with pytest.raises(StageError, match=r"records \d+ and \d+, whose units differ \(customer\)"):
-        testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
-
-
 def test_max_anchors(spark):
     """A row of more records than max_anchors fails its stage with the advice to end tracking
     there.
@@ -309,7 +278,7 @@ def test_max_anchors(spark):
     with pytest.raises(
         StageError, match="a row of 100 records, max_anchors is 99: end tracking there"
     ):
-        testing.run_batch(totals(max_anchors=99), unit_of_100(), spark=spark)
+        testing.run_batch(totals(max_anchors=99), a_hundred(), spark=spark)
 
 
 @pytest.mark.parametrize("folded_by", ["driver", "threads", "executors", "exchange"], indirect=True)
@@ -399,14 +368,12 @@ def test_merging_without_saying_whole_is_refused(spark):
         testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
 
 
-def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows):
-    """A record whose unit was unknown, for it did not parse, is replayed with the unit that it
-    has then.
-    """
+def test_a_record_that_did_not_parse_joins_the_others(runner, tmp_path, sink_rows):
+    """A record that parses only in the replay is part of the total then."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
 
     def build(schema):
-        shop = Pipeline("totals", guarantee="at_least_once", unit="customer")
+        shop = Pipeline("totals", guarantee="at_least_once")
         shop.source("orders", FileSource("orders.csv", schema=schema))
 
         @shop.stage(reads="orders", whole=True)
@@ -427,10 +394,10 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
     assert sink_rows("sales", "customer", "orders") == [("a", 2), ("b", 1)]
 
 
-def test_two_replays_of_a_batch_in_units(runner, tmp_path):
-    """While one replay of a batch is open another is refused: both might take parts of one unit."""
+def test_two_replays_of_a_whole_batch(runner, tmp_path):
+    """While one replay of a batch is open another is refused: each takes all of it."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,b,x\n")
-    pipeline = Pipeline("totals", guarantee="at_least_once", unit="customer")
+    pipeline = Pipeline("totals", guarantee="at_least_once")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.stage(reads="orders", whole=True)(again)
     pipeline.sink("sales", ParquetSink("sales"), reads="again")
@@ -438,7 +405,7 @@ def test_two_replays_of_a_batch_in_units(runner, tmp_path):
     batch = run.open()
     assert run.settled(batch).failed == 2
     run.open_replay(batch.batch_id, "one", record=1)
-    with pytest.raises(NotReadyError, match="replayed by one at a time"):
+    with pytest.raises(NotReadyError, match="has one replay at a time: let that one"):
         run.open_replay(batch.batch_id, "two")
 
 
@@ -492,9 +459,9 @@ def test_lists_are_taken_apart_alike_by_spark_and_numpy(spark):
     assert actual.failed.words == expected.failed.words
 
 
-def clicks_beside_orders(unit, lose=()):
-    """Orders in units and, beside them, clicks that are replayed one by one."""
-    pipeline = totals(unit=unit)
+def clicks_beside_orders(lose=()):
+    """Orders that a total takes and, beside them, clicks that are handed on one by one."""
+    pipeline = totals()
     pipeline.source("clicks", FileSource("clicks.csv", schema=ORDERS))
 
     @pipeline.stage(reads="clicks")
@@ -505,29 +472,29 @@ def clicks_beside_orders(unit, lose=()):
     return pipeline
 
 
-@pytest.mark.parametrize("unit", [(), ("customer",)])
-def test_a_replay_of_others_replaces_nothing(spark, unit):
-    """A replay that takes no record of the sources in units leaves what their sinks hold."""
+def test_a_replay_takes_the_sources_beside(spark):
+    """A replay takes all sources of the batch, and replaces the rows of all sinks."""
     rows = {"orders": SHOP["orders"], "clicks": orders_of(8, 9)}
-    result = testing.run_batch(clicks_beside_orders(unit, [9]), rows, spark=spark)
+    result = testing.run_batch(clicks_beside_orders([9]), rows, spark=spark)
     assert (ids(result, "hits"), len(result.rows["sales"])) == ([8], 2)
-    again = testing.replay(result, clicks_beside_orders(unit))
-    assert again.roots.total == 1
+    again = testing.replay(result, clicks_beside_orders())
+    assert again.roots.total == 7
     assert (ids(again, "hits"), len(again.rows["sales"])) == ([8, 9], 2)
 
 
-@pytest.mark.parametrize("unit", [(), ("customer",)])
-def test_a_replay_that_dies_after_its_sink_has_replaced_nothing_yet(spark, unit):
+def test_a_replay_that_dies_after_its_sink_has_replaced_nothing_yet(spark):
     """What a replay replaces goes at the instant at which its own rows come, once it is settled."""
-    result = testing.run_batch(totals(poison=2, unit=unit), {"orders": SHOP["orders"]}, spark=spark)
-    dead = testing.replay(result, totals(unit=unit), faults=[testing.crash_at("steps_committed")])
+    result = testing.run_batch(totals(poison=2), {"orders": SHOP["orders"]}, spark=spark)
+    dead = testing.replay(result, totals(), faults=[testing.crash_at("steps_committed")])
     assert dead.crashed
     assert sorted(row["orders"] for row in dead.rows["sales"]) == [2, 2]
     assert sorted(row["orders"] for row in testing.resume(dead).rows["sales"]) == [2, 3]
 
 
-def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_rows):
-    """A replay whose sink was superseded and died settles without it: the old rows stay."""
+def test_a_replay_that_expires_replaces_nothing(runner, tmp_path, sink_rows):
+    """A replay whose sink was superseded and died is abandoned: the old rows stay, and its records
+    are failed as before.
+    """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n")
     pipeline = Pipeline("totals", guarantee="at_least_once")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
@@ -542,8 +509,9 @@ def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_ro
     run.step(replay, "again")  # supersedes what its sink has staged
     run.ledger.start(replay.batch_id, "sales")
     run.ledger.age(replay.batch_id, 10_000)
-    assert settle_and_follow(run.job, replay.batch_id).status is BatchStatus.SETTLED
+    assert settle_and_follow(run.job, replay.batch_id).status is BatchStatus.ABANDONED
     assert sink_rows("sales", "id") == before != []
+    assert run.ledger.row("SELECT status, attempts FROM failed_message") == ("failed", 1)
 
 
 def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_rows):
@@ -555,7 +523,7 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
     )
 
     def build(lose):
-        shop = Pipeline("latest", guarantee="at_least_once", max_replays=9, unit="customer")
+        shop = Pipeline("latest", guarantee="at_least_once", max_replays=9)
         shop.source("orders", FileSource("orders.csv", schema=ORDERS))
 
         @shop.stage(reads="orders")
@@ -581,21 +549,22 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
     fixed.settled(fixed.open_replay(first.batch_id, "dead"))  # opened again: brings 3
     assert sink_rows("sales", "customer", "orders") == [("a", 3), ("b", 1)]
     last = runner(build([99]))
-    last.settled(last.open_replay(first.batch_id, "last"))  # brings 8, carries a over
+    last.settled(last.open_replay(first.batch_id, "last"))  # brings 8
     assert sink_rows("sales", "customer", "orders") == [("a", 3), ("b", 2)]
 
 
-def test_another_unit_than_the_batch_had(spark):
-    """A replay whose rows could not be distinguished from those it is to replace is refused."""
+def test_a_pipeline_that_is_not_what_the_batch_had(spark):
+    """A replay is refused if a whole stage came or went, or a source of a batch to replay whole."""
     result = testing.run_batch(totals(poison=2), {"orders": SHOP["orders"]}, spark=spark)
-    with pytest.raises(
-        InputError, match="ran with the unit customer, the pipeline has the batch as unit"
-    ):
-        testing.replay(result, totals(unit=()))
+    plain = Pipeline("totals", guarantee="at_least_once")
+    plain.source("orders", FileSource("orders.csv", schema=ORDERS))
+    plain.sink("sales", ParquetSink("sales"), reads="orders")
+    with pytest.raises(InputError, match="ran with a whole stage, the pipeline has no whole stage"):
+        testing.replay(result, plain)
     with pytest.raises(
         InputError, match="ran with the sources orders, the pipeline has clicks, orders"
     ):
-        testing.replay(result, clicks_beside_orders(("customer",)))
+        testing.replay(result, clicks_beside_orders())
 
 
 def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, ledger):
@@ -618,7 +587,7 @@ def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, ledger):
     first = run.open()
     assert run.settled(first).failed == 3
     run.settled(run.open_replay(first.batch_id, "one"))
-    status = "SELECT status, failed_replays, unit_failures FROM failed_message ORDER BY message_id"
+    status = "SELECT status, failed_replays, given_up FROM failed_message ORDER BY message_id"
     before = ledger.rows(status)
     assert sorted(row.status for row in before) == ["failed", "quarantined", "quarantined"]
     again = run.open_replay(first.batch_id, "two", quarantined=True)
@@ -629,7 +598,7 @@ def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, ledger):
 
 def test_a_record_lost_beside_a_whole_stage_is_its_own_failure(spark):
     """A source that a record-wise and a whole stage read: what the record-wise one loses again
-    and again is quarantined by itself.
+    and again is given up by itself, and quarantined by the replay that leaves it out.
     """
     pipeline = totals()
 
@@ -642,19 +611,19 @@ def test_a_record_lost_beside_a_whole_stage_is_its_own_failure(spark):
     result = testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
     assert [(record.step, record.status) for record in result.failed] == [("listed", "failed")]
     again = testing.replay(result)
-    assert [record.status for record in again.failed] == ["quarantined"]
+    assert [record.status for record in again.failed] == ["failed"]
+    rest = testing.replay(result)
+    assert (rest.roots.total, rest.roots.failed, len(rest.rows["list"])) == (4, 0, 4)
 
 
 def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
     """A poisoned customer makes its orders miss their partner: it is quarantined, they are not,
-    whatever the backoff, and a replay takes those of the unit that are not due with those that
-    are.
+    whatever the backoff.
     """
 
     def shop(poisoned):
-        pipeline = Pipeline(
-            "shop", guarantee="at_least_once", max_replays=1, replay_backoff="1h", unit="customer"
-        )
+        options = {"guarantee": "at_least_once", "max_replays": 1, "replay_backoff": "1h"}
+        pipeline = Pipeline("shop", **options)
         pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
         pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
@@ -684,7 +653,10 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
     later = now + timedelta(hours=2)
     again = testing.replay(result, now=later, source="customers")
     status = {(record.source, record.status) for record in again.failed}
-    assert status == {("customers", "quarantined"), ("orders", "failed")}
+    assert status == {("customers", "failed"), ("orders", "failed")}
+    later += timedelta(hours=9)
+    without = testing.replay(result, now=later)
+    assert {(record.source, record.status) for record in without.failed} == {("orders", "failed")}
     fixed = testing.replay(result, shop(False), now=later + timedelta(hours=9), quarantined=True)
     assert ids(fixed) == [1, 2, 3, 4, 5]
     assert fixed.roots.failed == 0

@@ -1,1 +1,0 @@
-"""Replay units: the records that are replayed together downstream of a whole stage."""
