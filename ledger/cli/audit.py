@@ -80,6 +80,7 @@ def audit(
     from ledger.auditing.scripts.interrupts import interrupt
 
     _require_usable(expected, html, write_expected)
+    expected, html, write_expected = map(_absolute, (expected, html, write_expected))
     signal.signal(signal.SIGTERM, interrupt)  # the copies are removed then, too
     only_results = _only_results() if as_json else nullcontext(sys.stdout)
     with only_results as results, _folder(folder) as copies, _progress() as progress:
@@ -102,6 +103,11 @@ def audit(
     if missing:
         raise InputError(". ".join(missing))
     raise typer.Exit(_exit_code(report))
+
+
+def _absolute(file: Path | None) -> Path | None:
+    """A file's path wherever the script goes by ``os.chdir``."""
+    return None if file is None else file.absolute()
 
 
 def is_audit(arguments: Sequence[str]) -> bool:

@@ -327,3 +327,24 @@ def test_without_java(terminal):
     assert (out, len(errors.splitlines())) == ("", 1)
     assert errors.startswith("ackledger: Spark needs Java 17 or 21, and JAVA_HOME=/nonexistent has")
     assert "Set it to a folder that has bin/java, or unset it" in errors
+
+
+def test_another_java(terminal, tmp_path):
+    """Its version is named, and which ones Spark runs on, before the script runs."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    out, errors = terminal.ended(terminal.start("job.py", JAVA_HOME=str(tmp_path)), code=2)
+    assert (out, len(errors.splitlines())) == ("", 1)
+    assert errors.startswith(f"ackledger: Spark needs Java 17 or 21, found 11 ({java}): ")
+
+
+def test_a_script_that_leaves_its_folder(terminal, tmp_path):
+    """Its own file has an absolute path, and files of the command are where they were named."""
+    terminal.write("away.py", "import os\nos.chdir(os.path.dirname(__file__))\nos.chdir('/')\n")
+    files = ("--html", "../page.html", "--write-expected", "../losses.json")
+    out, _ = terminal.run(*files, "away.py", code=2)
+    assert "failed" not in out
+    assert (tmp_path / "page.html").exists()
+    assert (tmp_path / "losses.json").exists()

@@ -164,7 +164,120 @@ def test_calls_of_java_that_change_nothing(audited):
     assert numbers(report) == (12, 8, 2, 2)
 
 
+def test_sources_stay(audited, tmp_path):
+    """What a job moves to an archive or removes once Spark has read it stays, for its rows are not
+    written; the script sees it gone.
+    """
+    landing = tmp_path / "job" / "landing"
+    landing.mkdir()
+    (tmp_path / "job" / "archive").mkdir()
+    (tmp_path / "job" / "archive" / "part-00000").touch()  # of a job that Spark ran
+    for name in ("a", "b", "c"):
+        (landing / f"{name}.csv").write_text("n\n1\n")
+    report = audited(
+        """
+        import glob, shutil
+        from pathlib import Path
+        while files := sorted(glob.glob(f"{HERE}/landing/*.csv")):
+            spark.read.csv(files[0], header=True).write.mode("append").parquet("bronze")
+            if files[0].endswith("a.csv"):
+                to = shutil.move(files[0], f"{HERE}/archive")
+            elif files[0].endswith("b.csv"):
+                Path(files[0]).rename(f"{HERE}/archive/b.csv")
+            else:
+                os.remove(files[0])
+            assert not os.path.exists(files[0]) and files[0] not in os.listdir("landing")
+        assert Path("archive/a.csv").exists() and Path("archive/b.csv").exists()
+        shutil.rmtree("landing")
+        assert not Path("landing").exists() and "landing" not in os.listdir()
+        spark.read.csv(f"{HERE}/archive")
+        """
+    )
+    assert report.failure.startswith("stopped at job.py:20: reads ")
+    assert [each.split(" at ")[0] for each in report.notes if "left out" in each] == [
+        "move() of landing/a.csv",
+        "rename() of landing/b.csv",
+        "remove() of landing/c.csv",
+        "rmtree() of landing",
+    ]
+    assert sorted(each.name for each in landing.iterdir()) == ["a.csv", "b.csv", "c.csv"]
+    assert [result.arrived for result in report.results] == [1, 1, 1]
+
+
+def test_folders_that_the_script_has_written(audited, earlier):
+    """They are there for Python, with what an earlier run left in them gone once it is removed."""
+    report = audited(
+        f"""
+        {HADOOP.replace(chr(10), chr(10) + " " * 8)}
+        import glob, shutil
+        from os.path import exists, isdir, join
+        out = join(HERE, "out")
+        if exists(out):
+            shutil.rmtree(out)
+        assert not exists(out) and not isdir(out) and not fs.exists(Path(out))
+        os.makedirs(out)
+        assert isdir(out) and os.listdir(out) == [] and not exists(join(out, "_SUCCESS"))
+        for state in ("paid", "open"):
+            orders.where(F.col("state") == state).write.parquet(join(out, state))
+        assert exists(join(out, "paid", "_SUCCESS")) and fs.exists(Path(join(out, "paid")))
+        assert sorted(os.listdir(out)) == ["open", "paid"]
+        assert sorted(each.name for each in os.scandir(out) if each.is_dir()) == ["open", "paid"]
+        for folder in glob.glob(out + "/*"):
+            spark.read.parquet(folder).where("shop = 's1'").write.parquet(folder + "1")
+        os.makedirs(join(out, "paid"), exist_ok=True)
+        shutil.rmtree(join(out, "paid1"))
+        assert not exists(join(out, "paid1"))
+        exists(join(out, "paid", "part-0"))
+        """
+    )
+    assert "part-0 in " in report.failure
+    assert numbers(report)[:2] == (12, 2)
+    assert (earlier / "part-00000-1.csv").read_text() == "earlier\n"
+
+
+OWN_FILES = {
+    'spark.sparkContext.textFile(f"{HERE}/out")': "by textFile()",
+    'import pandas; pandas.read_parquet("out")': "by read_parquet()",
+    'import pyarrow.parquet as pq; pq.read_table("out")': "by read_table()",
+    'import pyarrow.dataset as ds; ds.dataset("out")': "by dataset()",
+    'fs.listStatus(Path(f"{HERE}"))': "by listStatus()",
+    'fs.exists(Path(f"{HERE}/out/shop=s1"))': "looks for ",
+    'pandas.DataFrame({"a": [1]}).to_csv("a.csv"); spark.read.csv(f"{HERE}/a.csv")': "reads ",
+    'pandas.DataFrame({"a": [1]}).to_csv("a.csv"); open("a.csv")': "which the audit has not let",
+}
+
+
+def test_files_of_an_earlier_run_are_not_read(audited, earlier):
+    """Rows that only the copy has are not read from the place where they would be."""
+    (earlier.parent / "a.csv").write_text("earlier\n")
+    for text, failure in OWN_FILES.items():
+        report = audited(f"{HADOOP}import pandas\npaid.write.mode('overwrite').csv('out')\n{text}")
+        assert report.failure.startswith("stopped at job.py:12: "), (text, report.failure)
+        assert failure in report.failure
+
+
+def test_files_that_python_changes(audited, tmp_path):
+    """A file that was there before is named; one of the script's own is not."""
+    for name in ("mark", "old"):
+        (tmp_path / "job" / name).write_text("2025")
+    report = audited(
+        f"""
+        open("mark", "w").write("2026")
+        open({str(tmp_path / "new")!r}, "w").write("2026")
+        os.remove({str(tmp_path / "new")!r})
+        os.rename("old", "older"); os.rename("older", "old")
+        orders.where("state = 'paid'").write.parquet("paid")
+        """
+    )
+    assert report.notes == [
+        "open() of mark at job.py:6 is executed: Python changes it",
+        "rename() of old at job.py:9 is executed: Python changes it",
+    ]
+
+
 DRIVER = {
+    "JSON": 'open(f"{FILES}/a", "w").write(str(others.toJSON().collect()))',
+    "the last rows": 'open(f"{FILES}/a", "w").write(str(others.tail(9)))',
     "collect": 'with open(f"{FILES}/a", "w") as file:\n    file.write(str(others.collect()))',
     "an iterator": (
         "from pathlib import Path\nrows = list(others.toLocalIterator())\n"

@@ -517,6 +517,19 @@ def test_operations_of_several_outputs_are_computed_once(audited, monkeypatch):
     assert outputs["condition false: length(order_id) > 9"] == (6, ("out/some",))
 
 
+def test_operations_below_two_outputs(audited):
+    """Outputs that share operations, and are not made of each other, have each loss once."""
+    report = audited(
+        f"{JOINED}known.groupBy('shop').count().write.parquet('totals')\n"
+        "known.where('length(order_id) > 9').write.parquet('some')\n"
+        "known.select('cents').where('cents > 2').write.parquet('cents')\n"
+    )
+    assert reasons(report) == LOST
+    outputs = {loss.reason: loss.outputs for loss in report.losses}
+    assert outputs[UNKNOWN] == ("totals", "some", "cents")
+    assert outputs["condition false: length(order_id) > 9"] == ("some",)
+
+
 def test_staging_is_published(audited):
     """A copy of one of the script's own outputs is its end, and no copy of a source."""
     report = audited(

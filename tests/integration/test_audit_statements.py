@@ -62,7 +62,9 @@ REFUSED = {
     ),
     "CALL": ('spark.sql("CALL shop.clear(1)")', "CALL shop.clear(1) is SQL that writes"),
     "a SQL script": (
-        'spark.sql("BEGIN INSERT INTO known SELECT 1; END")',
+        'spark.conf.set("spark.sql.scripting.enabled", "true")\n'
+        'try: spark.sql("BEGIN INSERT INTO known SELECT 1; END")\n'
+        'finally: spark.conf.unset("spark.sql.scripting.enabled")',
         "BEGIN INSERT INTO known SELECT 1; END is SQL that writes",
     ),
 }

@@ -14,42 +14,62 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
+import pandas
 import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.parquet
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from ledger.auditing.losses import OutputResult
 from ledger.auditing.scripts.job import JobAudit
+from ledger.auditing.scripts.listings import Listings, listed
 from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.places import ABOVE, AT, INSIDE, place_of
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.written import WrittenOutput, full_path
 from ledger.auditing.sources import relation_of
 from ledger.lineage.catalyst import Catalyst
 from ledger.lineage.sites import LIBRARIES, UNKNOWN, is_of_python, user_line
 
-_Names = dict[ModuleType, tuple[str, ...]]
+_Names = dict[Any, tuple[str, ...]]
 _REMOVING: _Names = {os: ("remove", "removedirs", "rmdir", "unlink"), shutil: ("rmtree",)}
 _MOVING: _Names = {os: ("rename", "renames", "replace"), shutil: ("move",)}
 _COPYING: _Names = {shutil: ("copy", "copy2", "copyfile", "copytree")}
-_READING: _Names = {os: ("listdir", "scandir"), builtins: ("open",), io: ("open",)}
+_OPENING: _Names = {builtins: ("open",), io: ("open",)}
+_LISTING: _Names = {os: ("listdir", "scandir")}
+_LOOKING: _Names = {os: ("lstat", "stat")}
+_MAKING: _Names = {os: ("mkdir",)}
+# Functions and classes that read files without Python's open().
+_READING: _Names = {
+    SparkContext: (
+        *("binaryFiles", "binaryRecords", "hadoopFile", "newAPIHadoopFile", "pickleFile"),
+        *("sequenceFile", "textFile", "wholeTextFiles"),
+    ),
+    pandas: ("read_feather", "read_hdf", "read_orc", "read_parquet"),
+    pyarrow.csv: ("open_csv", "read_csv"),
+    pyarrow.dataset: ("dataset",),
+    pyarrow.feather: ("read_feather", "read_table"),
+    pyarrow.parquet: ("read_metadata", "read_pandas", "read_schema", "read_table"),
+    pyarrow.parquet.ParquetDataset: ("__init__",),
+    pyarrow.parquet.ParquetFile: ("__init__",),
+}
 _ARROW = {
     pyarrow.csv: "write_csv",
     pyarrow.dataset: "write_dataset",
     pyarrow.feather: "write_feather",
     pyarrow.parquet.ParquetWriter: "__init__",
 }
+_PATHS = ("path", "path_or_paths", "source", "where", "input_file", "name")  # that are read
 _TARGETS = ("where", "output_file", "base_dir", "dest")  # of Arrow's functions
 _OF_SPARK = re.compile(r"\.?(_SUCCESS|part-\d{5}).*")
 _HERE = f"{Path(__file__).parent}{os.sep}"
 _LOGGING = f"{Path(logging.__file__).parent}{os.sep}"
-_AT, _IN, _ABOVE = "at", "in", "above"  # of an output
 _SYSTEM = ("/dev/", "/proc/")
 _ROWS = "Python writes it, and rows went through the driver"
 _IN_COPY = "the audit has written a copy instead. Audit what comes before"
@@ -71,50 +91,120 @@ class ScriptFiles:
     taken: list[tuple[DataFrame, str]] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.time)
+    listings: Listings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.listings = Listings(self.job.written)
 
     def is_removal_left_out(self, call: str, path: str) -> bool:
         """Return whether a removal must not happen, which is noted. Ends the script if it removes
         a part of an output.
         """
-        path = full_path(path)
-        if part := self._own(path, _IN):
+        path = _full_name(path)
+        if part := self._own(path, INSIDE):
             raise ScriptStop(f"removes a part of {part[0].name} by {call}(), and {_IN_COPY}")
-        own = self._own(path, _AT, _ABOVE)
+        own = self._own(path, AT, ABOVE)
         for output in own:
             key, place = output.destination.key, user_line() or UNKNOWN
             self.job.written.drop("path", key, place, f"{call}()")
         self.removed.add(path)
-        if own or self._is_of_spark(path):
-            self.note_left_out(call, path)
-            return True
-        return False
+        if not own and not self._is_of_spark(path) and not self._is_source(path):
+            return False
+        self.note_left_out(call, path)
+        if os.path.lexists(path):
+            self.listings.hidden.add(path)
+        return True
+
+    def is_move_left_out(self, call: str, path: str, target: str) -> bool:
+        """Return whether a move must not happen, which is noted: of what Spark has read."""
+        full, to = full_path(path), full_path(target)
+        if self._own(full, AT, INSIDE, ABOVE) or not self._is_source(full):
+            return False
+        self.note_left_out(call, path)
+        self.removed.add(full)
+        self.listings.hidden.add(full)
+        self.listings.moved[to] = full
+        return True
+
+    def _is_source(self, path: str) -> bool:
+        """Whether Spark has read files at or in a path that were there before the audit began."""
+        near = (INSIDE, AT, ABOVE)
+        if not any(place_of(path, each) in near for each in self.job.paths_read):
+            return False
+        at = Path(path)
+        files = at.rglob("*") if at.is_dir() else iter([at])
+        return any(each.lstat().st_ctime < self.started for each in files if each.is_file())
 
     def note_left_out(self, call: str, path: str) -> None:
         """Note a call that does nothing."""
         name = full_path(path).removeprefix(f"{os.getcwd()}/")
         self.job.notes.append(f"{call}() of {name} at {user_line() or UNKNOWN} is left out")
 
+    def note_changed(self, call: str, path: str) -> None:
+        """Note that Python changes a file or folder that was there before the audit began."""
+        at = Path(path)
+        try:
+            is_earlier = at.lstat().st_ctime < self.started and (at.is_file() or call == "rmtree")
+        except OSError:  # there is nothing
+            return
+        if is_earlier and not str(at).startswith(_SYSTEM):
+            name = full_path(path).removeprefix(f"{os.getcwd()}/")
+            note = f"{call}() of {name} at {user_line() or UNKNOWN} is executed: Python changes it"
+            self.job.notes += [note] if note not in self.job.notes else []
+
+    def require_readable(self, path: str) -> None:
+        """End the script if Spark reads files that it has removed, moved or never got."""
+        near = [
+            gone
+            for gone in (*self.listings.hidden, *self.listings.moved, *self.job.unwritten)
+            if place_of(path, gone)
+        ]
+        if near:
+            raise ScriptStop(
+                f"reads {path}, and the script has removed, moved or written {near[0]} by Python, "
+                "which the audit has left out. Audit what comes before and after"
+            )
+
+    def require_listable(self, call: str, path: str) -> None:
+        """End the script if Java lists or reads files that are not as the script left them."""
+        self.require_other(call, path)
+        self.require_readable(full_path(path))
+        if own := self._own(full_path(path), ABOVE):
+            raise ScriptStop(f"uses files of {own[0].name} by {call}(), and {_IN_COPY}")
+
     def require_other(self, call: str, path: str) -> None:
         """End the script if a path is at, in or, with a wildcard, above an output of its own."""
         if own := self.own(path):
             raise ScriptStop(f"uses files of {own[0].name} by {call}(), and {_IN_COPY}")
+        full = full_path(path)
+        for moved in self.listings.moved:
+            if place_of(full, moved) in (AT, INSIDE):
+                raise ScriptStop(
+                    f"uses {path} by {call}(), where the audit has moved nothing. Audit what "
+                    "comes before"
+                )
+        if full in self.job.unwritten:
+            raise ScriptStop(
+                f"uses {path} by {call}(), which the audit has not let pandas write. Audit what "
+                "comes before and after"
+            )
 
     def own(self, path: str) -> list[WrittenOutput]:
         """Return the outputs of the script at a path or around it."""
-        return self._own(full_path(path), _AT, _IN)
+        return self._own(full_path(path), AT, INSIDE)
 
     def _own(self, path: str, *places: str) -> list[WrittenOutput]:
         """The outputs of the script to which a full path has one of some places."""
         paths = (
             o.destination.key for o in self.job.written.outputs if o.destination.kind == "path"
         )
-        keys = [key for key in dict.fromkeys(paths) if _place(path, key) in places]
+        keys = [key for key in dict.fromkeys(paths) if place_of(path, key) in places]
         return [output for key in keys for output in self.job.written.live("path", key)]
 
     def require_unchanged(self, call: str, path: str) -> None:
         """End the script if it moves or replaces what Spark has written, now or earlier."""
         self.require_other(call, path)
-        if self._own(full_path(path), _ABOVE) or self._is_of_spark(full_path(path)):
+        if self._own(full_path(path), ABOVE) or self._is_of_spark(full_path(path)):
             raise ScriptStop(
                 f"moves or replaces {path} by {call}(), which Spark has written: the audit does "
                 "not change such files. Audit what comes before"
@@ -143,6 +233,8 @@ class ScriptFiles:
     def _is_of_spark(self, path: str) -> bool:
         """Whether Spark has written a file, or one in a folder, before the audit began."""
         at = Path(path)
+        if at.is_symlink() and at.lstat().st_ctime >= self.started:
+            return False
         files = at.rglob("*") if at.is_dir() else iter([at])
         return any(
             _OF_SPARK.fullmatch(each.name) and each.lstat().st_mtime < self.started
@@ -153,15 +245,24 @@ class ScriptFiles:
 
 def intercept_files(patches: Patches, files: ScriptFiles) -> None:
     """Have calls of Python that touch files looked at."""
+    _intercept_reads(patches, files)
 
     def removed(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_path(path) and files.is_removal_left_out(_name(function), os.fsdecode(path)):
-            return None
+        if _is_path(path):
+            if files.is_removal_left_out(_name(function), os.fsdecode(path)):
+                return None
+            files.note_changed(_name(function), os.fsdecode(path))
         return function(path, *args, **kwargs)
 
     def moved(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        for path in _paths(args, kwargs):
-            files.require_unchanged(_name(function), path)
+        path, target = _paths(args, kwargs)
+        if _name(function) == "move" and os.path.isdir(target):
+            target = os.path.join(target, os.path.basename(path.rstrip("/")))
+        files.require_unchanged(_name(function), target)
+        if files.is_move_left_out(_name(function), path, target):
+            return target
+        files.require_unchanged(_name(function), path)
+        files.note_changed(_name(function), path)
         return function(*args, **kwargs)
 
     def copied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -169,16 +270,8 @@ def intercept_files(patches: Patches, files: ScriptFiles) -> None:
         files.require_other(_name(function), source)
         for path in targets:
             files.require_unchanged(_name(function), path)
+            files.note_changed(_name(function), path)
             files.note_python_file(path)
-        return function(*args, **kwargs)
-
-    def read(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        path: Any = args[0] if args else kwargs.get("file", kwargs.get("path"))
-        if _is_path(path) and not _is_of_library(caller()):
-            files.require_other(_name(function), os.fsdecode(path))
-            mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-            if _name(function) == "open" and set(mode) & set("wax+"):
-                files.note_python_file(os.fsdecode(path))
         return function(*args, **kwargs)
 
     def arrow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -186,26 +279,74 @@ def intercept_files(patches: Patches, files: ScriptFiles) -> None:
         files.note_python_file(args[1] if len(args) > 1 else next(targets, None))
         return function(*args, **kwargs)
 
-    others = {removed: _REMOVING, moved: _MOVING, copied: _COPYING, read: _READING}
-    for other, modules in others.items():
-        for module, names in modules.items():
-            for name in names:
-                patches.replace(module, name, other)
+    _replace(patches, {removed: _REMOVING, moved: _MOVING, copied: _COPYING})
     for owner, name in _ARROW.items():
         patches.replace(owner, name, arrow)
 
 
-def _place(path: str, key: str) -> str:
-    """Return whether a full path is at an output's, in it or above it; empty: elsewhere.
+def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:
+    """Have calls of Python that look for files, or read them, answered as the script left them."""
 
-    Wildcards match all they may.
-    """
-    wanted, names = path.split("/"), key.split("/")
-    patterns = [re.sub(r"[\[{].*", "*", part) for part in wanted]
-    pairs = zip(wanted, patterns, names, strict=False)
-    if not all(name == part or fnmatchcase(name, pattern) for part, pattern, name in pairs):
-        return ""
-    return _ABOVE if len(wanted) < len(names) else _IN if len(wanted) > len(names) else _AT
+    def opened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        path: Any = args[0] if args else kwargs.get("file")
+        if _is_path(path) and not _is_of_library(caller()):
+            name = os.fsdecode(path)
+            mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+            is_written = _name(function) == "open" and set(mode) & set("wax+")
+            files.require_other(_name(function), name)
+            if is_written:
+                files.listings.reveal(name)
+                files.note_changed(_name(function), name)
+                files.note_python_file(name)
+            elif files.listings:
+                files.listings.stat_path(name)
+        return function(*args, **kwargs)
+
+    def looked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        path: Any = args[0] if args else kwargs.get("path")
+        others = {name: value for name, value in kwargs.items() if name != "path"}
+        is_known = files.listings and _is_path(path) and kwargs.get("dir_fd") is None
+        if is_known and not _is_of_library(caller()):
+            path = files.listings.stat_path(os.fsdecode(path))
+        return function(path, *args[1:], **others)
+
+    def listing(function: Callable[..., Any], path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        if path is None or (_is_path(path) and not _is_of_library(caller())):
+            name = os.fsdecode("." if path is None else path)
+            files.require_other(_name(function), name)
+            if files.listings:
+                return listed(files.listings, function, name, isinstance(path, bytes))
+        return function(path, *args, **kwargs)
+
+    def make(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if files.listings and _is_path(path) and files.listings.make(os.fsdecode(path)):
+            return None
+        return function(path, *args, **kwargs)
+
+    def read(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        values = [*args[:2], *(kwargs[name] for name in _PATHS if name in kwargs)]
+        paths: Any = next((each for each in values if _is_path(each) or isinstance(each, list)), [])
+        for path in paths if isinstance(paths, list) else os.fsdecode(paths).split(","):
+            files.require_other(_name(function).strip("_"), os.fsdecode(path))
+        return function(*args, **kwargs)
+
+    _replace(
+        patches,
+        {opened: _OPENING, looked: _LOOKING, listing: _LISTING, make: _MAKING, read: _READING},
+    )
+
+
+def _replace(patches: Patches, others: dict[Callable[..., Any], _Names]) -> None:
+    for other, owners in others.items():
+        for owner, names in owners.items():
+            for name in names:
+                patches.replace(owner, name, other)
+
+
+def _full_name(path: str) -> str:
+    """The full path of a file or of a link, which is not followed."""
+    parent, name = os.path.split(path.rstrip("/"))
+    return os.path.join(full_path(parent), name) if name.strip(".") else full_path(path)
 
 
 def _reads_tables(frame: DataFrame) -> bool:

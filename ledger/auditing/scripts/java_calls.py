@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from ledger.auditing.scripts.files import ScriptFiles, caller
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.scripts.written import full_path
 from ledger.lineage.sites import LIBRARIES
 
 _FILE_SYSTEM, _CONTEXT = "org.apache.hadoop.fs.FileSystem", "org.apache.hadoop.fs.FileContext"
@@ -141,10 +142,10 @@ def intercept_java(patches: Patches, files: ScriptFiles) -> None:
             if member.name in names and _is_a(member.container, owner):
                 raise _stop(member.name, owner)
         if member.name in _READING and any(_is_a(member.container, e) for e in _FILE_SYSTEMS):
-            if member.name == "exists" and any(files.own(path) for path in paths):
-                return True
+            if member.name == "exists" and len(paths) == 1:
+                return _exists(files, method, member, args, paths[0])
             for path in paths:
-                files.require_other(member.name, path)
+                files.require_listable(member.name, path)
         return method(member, *args)
 
     def constructed(method: Callable[..., Any], owner: JavaClass, *args: Any) -> Any:
@@ -154,6 +155,17 @@ def intercept_java(patches: Patches, files: ScriptFiles) -> None:
 
     patches.replace(JavaMember, "__call__", called)
     patches.replace(JavaClass, "__call__", constructed)
+
+
+def _exists(
+    files: ScriptFiles, method: Callable[..., Any], member: JavaMember, args: Any, path: str
+) -> Any:
+    """Return whether a path exists for the script."""
+    try:
+        seen = files.listings.stat_path(full_path(path))
+    except FileNotFoundError:
+        return False
+    return True if seen != full_path(path) else method(member, *args)
 
 
 def _leave_out(files: ScriptFiles, name: str, paths: list[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import RLock
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
 from ledger.auditing.attribution import EXECUTION_ERRORS, Attribution, condition_of, in_few_shuffles
@@ -21,6 +22,7 @@ from ledger.auditing.scripts.file_columns import (
     without_metadata,
 )
 from ledger.auditing.scripts.reader_options import require_no_drops, skipped_files
+from ledger.auditing.scripts.stops import first_line
 from ledger.auditing.scripts.tables import Tables, table_key
 from ledger.auditing.scripts.written import (
     Destination,
@@ -46,6 +48,8 @@ class JobAudit:
     """Everything that is learnt of a script while it runs.
 
     ``folder``: of all copies. ``on_output`` is called with each output once it is written.
+    ``paths_read``: the full paths of files that Spark has read, and that are no copies.
+    ``unwritten``: the full paths of files that pandas would have written.
     """
 
     folder: Path
@@ -54,11 +58,13 @@ class JobAudit:
     notes: list[str] = field(default_factory=list)
     others: list[OutputResult] = field(default_factory=list)
     lock: RLock = field(default_factory=RLock)
+    paths_read: set[str] = field(default_factory=set)
+    unwritten: set[str] = field(default_factory=set)
     written: Written = field(init=False)
     tables: Tables = field(init=False)
     _sources: Sources | None = None
     _by_key: dict[tuple[str, ...], AuditSource] = field(default_factory=dict)
-    _refused: set[tuple[str, ...]] = field(default_factory=set)
+    _refused: dict[tuple[str, ...], str] = field(default_factory=dict)
     _read: list[tuple[DataFrame, str]] = field(default_factory=list)
     _taken: list[tuple[DataFrame, str]] = field(default_factory=list)
 
@@ -69,6 +75,14 @@ class JobAudit:
     def note_read(self, frame: DataFrame) -> None:
         """Note a frame that the script has read from files or a table."""
         self._read.append((frame, user_line() or UNKNOWN))
+        catalyst = Catalyst(frame.sparkSession)
+        self._note_paths(catalyst, catalyst.analyzed(frame))
+
+    def _note_paths(self, catalyst: Catalyst, plan: Node) -> None:
+        paths = [each for node in _leaves(catalyst, plan) for each in _paths(catalyst, node)]
+        self.paths_read |= {
+            full for full in map(full_path, paths) if not full.startswith(f"{self.folder}/")
+        }
 
     def write(self, frame: DataFrame, destination: Destination) -> WrittenOutput:
         """Write the rows of a frame to a copy, with the ids of their records."""
@@ -79,7 +93,7 @@ class JobAudit:
             output.write_copy(frame, self._followed(frame, output))
             self.written.outputs.append(output)
             if destination.kind == "table":
-                self.tables.show(frame.sparkSession, destination)
+                self.tables.show(frame.sparkSession, destination.key)
             self.on_output(output)
             return output
 
@@ -103,6 +117,7 @@ class JobAudit:
     def note_pandas(self, name: str, method: str) -> None:
         """Note an output that pandas would have written."""
         place = user_line() or UNKNOWN
+        self.unwritten.add(full_path(name))
         why = f"pandas {method}() is left out: its rows went through the driver"
         self.others.append(OutputResult(name, place, why, is_final=True))
 
@@ -140,6 +155,8 @@ class JobAudit:
                 others = (self._by_key, self._refused, named)
                 if relation_of(node) is None or any(key in each for each in others):
                     continue
+                if self._sources is not None and self._sources.leaf_of(node) is not None:
+                    continue
                 try:
                     outputs = self._outputs_in(catalyst, node)
                 except CarryError as error:
@@ -172,6 +189,7 @@ class JobAudit:
         original = catalyst.analyzed(frame)
         if original.isStreaming():
             raise CarryError(STREAMING)
+        self._note_paths(catalyst, original)
         refused = self._follow_leaves(catalyst, sources, original, output)
         plan = catalyst.without_ctes(original)
         places = self.sites.places(catalyst, plan, original)
@@ -240,9 +258,11 @@ class JobAudit:
         """Raise CarryError if the reader of files drops records; note it if it may skip files."""
         if _paths(catalyst, node):
             name, key = _name(catalyst, node), _key(catalyst, node)
-            self._refused.add(key)
-            require_no_drops(catalyst, node, name)
-            self._refused.discard(key)
+            try:
+                require_no_drops(catalyst, node, name)
+            except CarryError as error:
+                self._refused[key] = str(error)
+                raise
             note = skipped_files(catalyst, node, name)
             self.notes += [note] if note and note not in self.notes else []
 
@@ -268,6 +288,8 @@ class JobAudit:
         ``has_names``: copy the names of its files as well.
         """
         key = _key(catalyst, node)
+        if key in self._refused:
+            raise CarryError(self._refused[key])
         if key not in self._by_key:
             name = _name(catalyst, node)
             same = sum(source.name.split(" (")[0] == name for source in self._by_key.values())
@@ -276,15 +298,21 @@ class JobAudit:
             frame, others = catalyst.frame(without_metadata(catalyst, node)), 0
             if has_names:
                 frame, others = with_metadata(catalyst, node)
-            self._by_key[key] = sources.copied(name, frame, others)
+            try:
+                self._by_key[key] = sources.copied(name, frame, others)
+            except (InputError, PySparkException, Py4JError) as error:
+                self._refused[key] = f"its records cannot be copied: {first_line(str(error))}"
+                raise CarryError(self._refused[key]) from error
         return self._by_key[key]
 
     def _outputs_in(self, catalyst: Catalyst, node: Node) -> list[WrittenOutput]:
         """The outputs of the script that a leaf reads."""
+        self._require_not_written(catalyst, node)
         paths = [Path(full_path(path)) for path in _paths(catalyst, node)]
         outputs = []
         for output in self.written.outputs:
-            places = [each for each in (output.copy, output.files) if each is not None]
+            own = (output.copy, output.files, *output.merged)
+            places = [each for each in own if each is not None]
             if any(_are_one(path, place) for path in paths for place in places):
                 outputs.append(output)
             elif any(output.is_at(path) for path in paths):
@@ -292,7 +320,6 @@ class JobAudit:
                     f"{output.name} is read in a way that the audit does not see: read it with "
                     "spark.read"
                 )
-        self._require_not_written(catalyst, node)
         return outputs
 
     def _require_not_written(self, catalyst: Catalyst, node: Node) -> None:
@@ -313,6 +340,8 @@ def _leaves(catalyst: Catalyst, node: Node) -> list[Node]:
 def _paths(catalyst: Catalyst, node: Node) -> list[str]:
     """The paths of the files that a leaf reads; none: it reads no files."""
     relation = relation_of(node)
+    if relation is None:
+        return []
     try:
         return [str(path) for path in catalyst.items(relation.location().rootPaths())]
     except Py4JError:  # it has no location

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.tables import Tables, name_parts, quoted, table_parts
+from ledger.auditing.scripts.written import full_path
 from ledger.lineage.catalyst import Catalyst, Expression, Node
 from ledger.lineage.nodes import simple_name
 
@@ -42,6 +43,8 @@ def with_copies(tables: Tables, spark: SparkSession, text: str, plan: Node) -> s
     ``plan``: the parsed statement. Its nodes say where in the text a table is named, so columns,
     comments and common table expressions stay as they are.
     """
+    if tables.written.outputs:
+        _require_no_files(tables, spark, plan)
     if not tables:
         return text
     edits = _edits(tables, spark, text, plan)
@@ -64,11 +67,29 @@ def with_copies(tables: Tables, spark: SparkSession, text: str, plan: Node) -> s
 
 def expression_with_copies(tables: Tables, spark: SparkSession, text: str) -> str:
     """Return an expression whose subqueries read the copies; see ``with_copies``."""
-    if not tables or not _QUERY.search(text):
+    if not tables.written.outputs or not _QUERY.search(text):
         return text
     statement = _SELECT + text
     changed = with_copies(tables, spark, statement, parsed(spark, statement))
     return changed.removeprefix(_SELECT)
+
+
+def require_no_files(tables: Tables, spark: SparkSession, path: str) -> None:
+    """End the script if SQL names a path where it has written."""
+    if path and (own := tables.written.at(spark, full_path(path))):
+        raise ScriptStop(
+            f"reads {path} in SQL, where it has written {own[0].name}: the audit has written a "
+            "copy instead. Read the path with spark.read, or the table by its name"
+        )
+
+
+def _require_no_files(tables: Tables, spark: SparkSession, plan: Node) -> None:
+    catalyst = Catalyst(spark)
+    for node, _ in _nodes(catalyst, plan):
+        if simple_name(node) == _RELATION:
+            parts = catalyst.items(node.multipartIdentifier())
+            if len(parts) == 2 and "/" in str(parts[1]):  # parquet.`path`
+                require_no_files(tables, spark, str(parts[1]))
 
 
 def _edits(tables: Tables, spark: SparkSession, text: str, plan: Node) -> list[Edit]:
@@ -90,6 +111,8 @@ def _edits(tables: Tables, spark: SparkSession, text: str, plan: Node) -> list[E
         view = None if is_cte else tables.view_of(spark, parts)
         if view is None:
             continue
+        if name == _RELATION:
+            tables.require_known(spark, parts)
         if name == "UnresolvedTable":
             raise ScriptStop(
                 f"{node.commandName()} of {'.'.join(parts)}, which the script has written, is not "

@@ -37,7 +37,7 @@ class Patches:
 
         self._replaced.append((owner, name, method))
         is_module = isinstance(owner, ModuleType)
-        setattr(owner, name, _Function(owner.__name__, replaced) if is_module else replaced)
+        setattr(owner, name, _Function(owner.__name__, replaced, method) if is_module else replaced)
 
     def replace_property(self, owner: type, name: str, other: Callable[[Any], Any]) -> None:
         """Have ``other(self)`` called for a property."""
@@ -61,13 +61,21 @@ class Patches:
 class _Function:
     """A function of a module that a script gets. Pickled by its name, it is the module's own."""
 
-    def __init__(self, module: str, replaced: Callable[..., Any]) -> None:
+    def __init__(
+        self, module: str, replaced: Callable[..., Any], function: Callable[..., Any]
+    ) -> None:
         update_wrapper(self, replaced)
         self.__module__ = module
-        self._replaced = replaced
+        self._replaced, self._function = replaced, function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._replaced(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._function == other
+
+    def __hash__(self) -> int:  # as of os.supports_follow_symlinks
+        return hash(self._function)
 
     def __reduce__(self) -> str:
         return self.__name__  # type: ignore[attr-defined,no-any-return]

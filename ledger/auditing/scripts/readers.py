@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -24,8 +25,14 @@ _REDIRECTED = (
 _STATE = "_ackledger_state"
 
 
-def intercept_reads(patches: Patches, job: JobAudit) -> None:
-    """Have reads of what a script has written read the copies, and note all other reads."""
+def intercept_reads(
+    patches: Patches, job: JobAudit, require_readable: Callable[[str], None]
+) -> None:
+    """Have reads of what a script has written read the copies, and note all other reads.
+
+    ``require_readable``: raises an error for a full path whose files are not as the script left
+    them.
+    """
 
     def configured(
         method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
@@ -45,7 +52,7 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
         method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
     ) -> DataFrame:
         with job.lock:
-            frame = _of_outputs(job, method, reader, args, kwargs)
+            frame = _of_outputs(job, require_readable, method, reader, args, kwargs)
         if frame is None:
             frame = method(reader, *args, **kwargs)
             job.note_read(frame)
@@ -55,6 +62,8 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
         name = str(next(iter((*args, *kwargs.values()))))
         session = owner if isinstance(owner, SparkSession) else owner._spark
         view = job.tables.view_of(session, name)
+        if view is not None:
+            job.tables.require_known(session, name)
         rows = None if view is None else job.tables.rows(session, name)
         if rows is not None:
             return rows.alias(name_parts(session, name)[-1])
@@ -68,11 +77,7 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
         method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
     ) -> DataFrame:
         bound = inspect.signature(method).bind(reader, *args, **kwargs).arguments
-        if job.written.live("other", f"{bound['url']} {bound['table']}"):
-            raise ScriptStop(
-                f"{bound['table']} is read by JDBC after the script has written it: the audit has "
-                "not written it. Audit what comes before"
-            )
+        _require_no_jdbc(job, bound["url"], bound["table"])
         frame: DataFrame = method(reader, *args, **kwargs)
         job.note_read(frame)
         return frame
@@ -122,8 +127,25 @@ def _own_table(catalog: str, *parts: str) -> Table:
     return Table(name, catalog, namespace, None, "MANAGED", isTemporary=False)
 
 
+def _require_no_jdbc(job: JobAudit, url: Any, table: Any) -> None:
+    """End the script if it may read by JDBC what it has written. ``table``: may be a query."""
+    written = [
+        o.destination.key.split(" ", 1)
+        for o in job.written.outputs
+        if o.destination.kind == "other" and o.destination.format == "jdbc"
+    ]
+    names = [name.lower() for to, name in written if to == str(url)]
+    name = str(table or "").strip().lower()
+    if names and (name in names or not re.fullmatch(r"[\w.]+", name)):
+        raise ScriptStop(
+            f"{table or 'a query'} is read by JDBC after the script has written "
+            f"{', '.join(names)}: the audit has not written it. Audit what comes before"
+        )
+
+
 def _of_outputs(
     job: JobAudit,
+    require_readable: Callable[[str], None],
     method: Callable[..., Any],
     reader: DataFrameReader,
     args: tuple[Any, ...],
@@ -132,6 +154,10 @@ def _of_outputs(
     """Read outputs of the script from their copies; None: the call reads other files."""
     state: dict[str, Any] = reader.__dict__.get(_STATE, {})
     bound = inspect.signature(method).bind(reader, *args, **kwargs).arguments
+    format_ = _format(reader, state, method, bound)
+    if format_ == "jdbc":
+        options = {**state, **{key.lower(): each for key, each in bound.get("options", {}).items()}}
+        _require_no_jdbc(job, options.get("url"), options.get("dbtable"))
     names = ("path", "paths")
     wanted = next((bound[name] for name in names if name in bound), state.get("path"))
     if not isinstance(wanted, (str, os.PathLike, list, tuple)):
@@ -143,17 +169,27 @@ def _of_outputs(
     for path in paths:
         for each in alternatives(reader._spark, os.fspath(path)):
             files, written = job.written.files_of(reader._spark, full_path(each))
-            has_others |= not files
+            if not files:
+                has_others = True
+                require_readable(full_path(each))
             read += files
             outputs += written
     if not outputs:
         return None
-    format_ = method.__name__
-    if format_ == "load":
-        default = reader._spark.conf.get("spark.sql.sources.default", "parquet")
-        format_ = str(bound.get("format") or state.get("_format", default)).lower()
     _require_readable(outputs, format_, has_others)
     return _read(reader, state, bound, format_, read, outputs)
+
+
+def _format(
+    reader: DataFrameReader,
+    state: dict[str, Any],
+    method: Callable[..., Any],
+    bound: dict[str, Any],
+) -> str:
+    if method.__name__ != "load":
+        return method.__name__
+    default = reader._spark.conf.get("spark.sql.sources.default", "parquet")
+    return str(bound.get("format") or state.get("_format", default)).lower()
 
 
 def _require_readable(outputs: list[WrittenOutput], format_: str, has_others: bool) -> None:
@@ -213,7 +249,7 @@ def _base(path: str, outputs: list[WrittenOutput]) -> str:
     """The folder of an output's files in place of the option ``basePath``."""
     for output in outputs:
         if output.destination.key == full_path(path):
-            return f"file://{output.files}"
+            return f"file://{output.merged[-1] if output.merged else output.files}"
     raise ScriptStop(
         f"{outputs[0].name} is read with basePath {path}: expected {outputs[0].destination.key}"
     )

@@ -23,7 +23,7 @@ from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches, own_calls
 from ledger.auditing.scripts.readers import intercept_reads
 from ledger.auditing.scripts.statements import intercept_statements
-from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.scripts.stops import ScriptStop, first_line
 from ledger.auditing.scripts.writers import intercept_writes
 from ledger.errors import InputError
 from ledger.lineage.sites import UNKNOWN, user_line
@@ -63,7 +63,7 @@ def audit_script(
         raise InputError(f"{script} {CONNECT}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # the job's folder stays as it is
-    job = JobAudit(folder, lambda output: progress.on_write(output.name, output.place))
+    job = JobAudit(folder.resolve(), lambda output: progress.on_write(output.name, output.place))
     failure = ""
     ScriptStop.raised.clear()
     files = ScriptFiles(job)
@@ -100,7 +100,7 @@ def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
         take_interrupts()
 
     patches.replace(SparkSession, "__init__", with_options)
-    intercept_reads(patches, job)
+    intercept_reads(patches, job, files.require_readable)
     intercept_writes(patches, job, files.removed)
     intercept_statements(patches, job)
     forbid(patches, job, files)
@@ -123,7 +123,7 @@ def _note_driver_rows(patches: Patches, job: JobAudit, files: ScriptFiles) -> No
         files.taken.append((frame, f"{method.__name__}() at {user_line() or UNKNOWN}"))
         return method(frame, *args, **kwargs)
 
-    for name in ("collect", "toArrow", "toLocalIterator", "toPandas"):
+    for name in ("collect", "tail", "toArrow", "toJSON", "toLocalIterator", "toPandas"):
         patches.replace(ClassicDataFrame, name, collected)
     rdd: Any = ClassicDataFrame.__dict__["rdd"]
 
@@ -141,7 +141,7 @@ def _run(script: Path, arguments: Sequence[str]) -> None:
     sys.argv = [str(script), *arguments]
     sys.path[0] = str(script.resolve().parent)
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        runpy.run_path(str(script.absolute()), run_name="__main__")
     finally:
         sys.argv, sys.path[:], sys.dont_write_bytecode = before, path, writes_no_bytecode
 
@@ -152,17 +152,9 @@ def _sentence_on(script: Path, error: Exception) -> str:
     path = script.resolve()
     own = [each for each in frames if Path(each.filename).resolve() == path]
     place = f" at {script.name}:{own[-1].lineno}" if own else ""
-    message = _first_line(str(error))
+    message = first_line(str(error))
     if isinstance(error, SyntaxError) and error.filename:
         place, message = f" at {Path(error.filename).name}:{error.lineno}", error.msg
     name = type(error).__name__
     words = [message] if isinstance(error, Py4JError) else filter(None, [name, message])
     return f"failed{place}: {': '.join(words)}"
-
-
-def _first_line(message: str) -> str:
-    """The line of an error's message that says what is wrong: a worker's own, or Java's."""
-    message = message.strip()
-    for mark in ("\n: ", "Traceback (most recent call last):\n"):
-        message = message.rpartition(mark)[2]
-    return next((line for line in message.split("\n") if not line.startswith(" ")), "")

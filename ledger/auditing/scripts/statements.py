@@ -1,6 +1,7 @@
 """SQL statements of a script: what they write goes to copies, or ends the script."""
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,16 +9,29 @@ from typing import Any
 import pyspark.sql.functions
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.catalog import Catalog
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.sql_formatter import SQLStringFormatter
+from pyspark.sql.types import StructType
 
 from ledger.auditing.scripts.job import JobAudit
-from ledger.auditing.scripts.names import expression_with_copies, parsed, with_copies
+from ledger.auditing.scripts.names import (
+    expression_with_copies,
+    parsed,
+    require_no_files,
+    with_copies,
+)
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.tables import is_temporary, quoted, require_no_view, table_key
+from ledger.auditing.scripts.tables import (
+    Declared,
+    is_temporary,
+    location_of,
+    quoted,
+    require_no_view,
+    table_key,
+)
+from ledger.auditing.scripts.writers import is_dynamic
 from ledger.auditing.scripts.written import Destination
 from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
@@ -55,6 +69,7 @@ _MORE = (
 )
 # Of those that are left out: what later reads would show
 _EMPTYING = ("DropTable", "TruncateTable")
+_OF_FILES = ("avro", "csv", "delta", "hive", "iceberg", "json", "orc", "parquet", "text")
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 # Methods of the catalog that change it, and the statements that are executed instead.
 _BY_CATALOG = {
@@ -135,6 +150,10 @@ def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataF
                 return spark.range(0).select()
             if name == "DropTable" and _is_of_view(catalyst, command):
                 continue
+            if name == "CreateTable":
+                _declare(job, catalyst, command)
+            if name == "CreateNamespace" and _is_created(job, catalyst, command):
+                return spark.range(0).select()
             note = f"{_LEFT_OUT[name]} in SQL is left out"
             if note not in job.notes:
                 job.notes.append(note)
@@ -144,6 +163,11 @@ def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataF
         if name == "DropView":
             _require_temporary(catalyst, command)
             continue
+        if name == "CreateTempViewUsing":
+            options = {
+                str(pair._1()): pair._2() for pair in catalyst.items(command.options().toSeq())
+            }
+            require_no_files(job.tables, spark, str(options.get("path", "")))
         if name == "ShowTables":
             return _shown(job, catalyst, command, text)
         if name == "ShowTablesExtended" and job.tables:
@@ -160,6 +184,44 @@ def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataF
     return spark.sql(text, args) if args else spark.sql(text)
 
 
+def _declare(job: JobAudit, catalyst: Catalyst, command: Node) -> None:
+    """Have a table without rows in place of the one that CREATE TABLE would make."""
+    spark, parts = catalyst.spark, _parts(catalyst, command.name())
+    if parts is None or job.tables.exists(spark, parts):
+        return
+    schema = StructType.fromJson(json.loads(str(command.tableSchema().json())))
+    if not schema.fields:
+        raise ScriptStop(
+            f"CREATE TABLE of {'.'.join(parts)}, whose columns Spark takes from its files: "
+            "expected spark.read, or the columns"
+        )
+    partitions = _partitions(catalyst, command)
+    folded = [name.lower() for name in partitions]
+    others = [each for each in schema if each.name.lower() not in folded]
+    last = [each for name in folded for each in schema if each.name.lower() == name]
+    provider = command.tableSpec().provider()
+    is_elsewhere = provider.isDefined() and str(provider.get()).lower() not in _OF_FILES
+    has_rows = is_elsewhere or _path(command) is not None
+    declared = Declared(StructType([*others, *last]), partitions, has_rows)
+    job.tables.declare(spark, table_key(spark, parts), declared)
+
+
+def _is_created(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
+    """Create a database that ends with the session. Returns whether it is there."""
+    if simple_name(command.name()) != "UnresolvedNamespace":
+        return False
+    parts = [str(part) for part in catalyst.items(command.name().multipartIdentifier())]
+    return len(parts) == 1 and job.tables.create_database(
+        catalyst.spark, quoted(parts[0]), job.folder
+    )
+
+
+def _partitions(catalyst: Catalyst, command: Node) -> tuple[str, ...]:
+    """The columns of PARTITIONED BY."""
+    identities = [e for e in catalyst.items(command.partitioning()) if e.name() == "identity"]
+    return tuple(str(e.references()[0].fieldNames()[0]) for e in identities)
+
+
 def _is_emptied(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
     """Drop a table of the script's own. Ends the script if it empties one, whose rows the audit
     would still read. Returns whether the statement is about such a table.
@@ -173,12 +235,17 @@ def _is_emptied(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
             )
         return False
     key = table_key(catalyst.spark, parts)
-    live = job.written.live("table", key)
-    if _is_of_view(catalyst, command) or not live:
+    if _is_of_view(catalyst, command):
+        return False
+    if not job.tables.is_live(key):
+        if simple_name(command) == "DropTable":
+            job.tables.leave(key)
         return False
     if simple_name(command) != "DropTable":
+        if not job.written.live("table", key):
+            return True
         raise ScriptStop(
-            f"{words} of {live[-1].name}, which the script has written: the audit does not empty "
+            f"{words} of {'.'.join(parts)}, which the script has written: the audit does not empty "
             "its copy. Expected a write with mode overwrite, or another table"
         )
     job.tables.drop(catalyst.spark, key, user_line() or UNKNOWN)
@@ -229,12 +296,15 @@ def _require_temporary(catalyst: Catalyst, command: Node) -> None:
 
 def _name_of_child(catalyst: Catalyst, command: Node) -> list[str] | None:
     """The parts of the name of what a statement is about; None: it is not a plain name."""
-    child = command.child()
-    kind = simple_name(child)
+    return _parts(catalyst, command.child())
+
+
+def _parts(catalyst: Catalyst, name: Node) -> list[str] | None:
+    kind = simple_name(name)
     if kind == "UnresolvedIdentifier":
-        parts = child.nameParts()
+        parts = name.nameParts()
     elif kind == "UnresolvedTable":
-        parts = child.multipartIdentifier()
+        parts = name.multipartIdentifier()
     else:
         return None
     return [str(part) for part in catalyst.items(parts)]
@@ -254,48 +324,58 @@ def _written(job: JobAudit, catalyst: Catalyst, command: Node, plan: Node, args:
                 "INSERT with a list of columns or BY NAME is not audited: expected the columns in "
                 "the order of the table"
             )
-        target, mode = command.table(), "overwrite" if command.overwrite() else "append"
-        parts = target.multipartIdentifier()
+        mode = "overwrite" if command.overwrite() else "append"
+        named = catalyst.items(command.table().multipartIdentifier())
+        parts: list[str] | None = [str(part) for part in named]
     else:
-        target, mode = command.name(), _WRITING[name]
-        parts = target.nameParts() if simple_name(target) == "UnresolvedIdentifier" else None
+        mode, parts = _WRITING[name], _parts(catalyst, command.name())
     if parts is None:
         raise ScriptStop("writes a table whose name the audit cannot read: expected its name")
     (with_views,) = _commands(catalyst, plan)
     query = with_views.query()
     if simple_name(plan) == "UnresolvedWith":
         query = plan.withNewChildren(catalyst.scala([query]))
-    named = [str(part) for part in catalyst.items(parts)]
-    table, key = ".".join(named), table_key(catalyst.spark, named)
-    if job.written.live("table", key):
-        _require_whole(command, table)
+    table, key = ".".join(parts), table_key(catalyst.spark, parts)
+    is_made = name != "InsertIntoStatement"
+    if is_made and command.ignoreIfExists() and job.tables.exists(catalyst.spark, key):
+        job.notes.append(f"{table} exists, so CREATE TABLE IF NOT EXISTS writes nothing")
+        return
+    if job.written.live("table", key) and not is_made:
+        _require_whole(catalyst.spark, command, table)
     frame = catalyst.frame(query)
-    if name == "InsertIntoStatement":
-        require_no_view(catalyst.spark, named)
-        frame = job.tables.as_in_table(_with_partition(catalyst, frame, command), key)
-    to = Destination(table, key, "table", "parquet", mode, tuple(frame.columns))
+    if not is_made:
+        require_no_view(catalyst.spark, parts)
+        frame = job.tables.as_in_table(frame, key, _static(catalyst, command))
+        partitions, path = job.tables.partitions(key), None
+    else:
+        partitions, path = _partitions(catalyst, command), _path(command)
+        job.tables.replace(key)
+    columns, location = tuple(frame.columns), location_of(catalyst.spark, key, path)
+    to = Destination(table, key, "table", "parquet", mode, columns, partitions, location=location)
     job.write(frame, to)
 
 
-def _require_whole(command: Node, table: str) -> None:
-    """End the script if a statement writes a part of a table, or nothing if it is there."""
-    if simple_name(command) == "CreateTableAsSelect" and command.ignoreIfExists():
-        raise ScriptStop(f"CREATE TABLE IF NOT EXISTS {table}, which the script has written before")
-    if simple_name(command) != "InsertIntoStatement" or not command.overwrite():
+def _path(command: Node) -> str | None:
+    """The LOCATION of a table that a statement makes."""
+    location = command.tableSpec().location()
+    return str(location.get()) if location.isDefined() else None
+
+
+def _require_whole(spark: SparkSession, command: Node, table: str) -> None:
+    """End the script if an INSERT replaces a part of a table."""
+    if not command.overwrite():
         return
-    if command.partitionSpec().nonEmpty():
+    if command.partitionSpec().nonEmpty() or is_dynamic(spark):
         raise ScriptStop(
             f"replaces a partition of {table}, which the script has written before: the audit "
             "cannot tell which rows remain. Write all partitions at once"
         )
 
 
-def _with_partition(catalyst: Catalyst, frame: DataFrame, insert: Node) -> DataFrame:
-    """The rows of INSERT with the values of PARTITION (name = value) behind them."""
-    for pair in catalyst.items(insert.partitionSpec().toSeq()):
-        if pair._2().isDefined():
-            frame = frame.withColumn(str(pair._1()), F.lit(str(pair._2().get())))
-    return frame
+def _static(catalyst: Catalyst, insert: Node) -> dict[str, str]:
+    """The values of PARTITION (name = value)."""
+    pairs = catalyst.items(insert.partitionSpec().toSeq())
+    return {str(pair._1()): str(pair._2().get()) for pair in pairs if pair._2().isDefined()}
 
 
 def _commands(catalyst: Catalyst, plan: Node) -> Iterator[Node]:

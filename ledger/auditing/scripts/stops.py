@@ -21,3 +21,11 @@ class ScriptStop(BaseException):
         self.what = what
         super().__init__(f"{self.place}: {what}")
         self.raised.append(self)
+
+
+def first_line(message: str) -> str:
+    """Return the line of an error's message that says what is wrong: a worker's own, or Java's."""
+    message = message.strip()
+    for mark in ("\n: ", "Traceback (most recent call last):\n"):
+        message = message.rpartition(mark)[2]
+    return next((line for line in message.split("\n") if not line.startswith(" ")), "")

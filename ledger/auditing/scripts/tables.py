@@ -1,19 +1,23 @@
 """Tables that a script has written: each is shown by a global temporary view of its copies."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.written import Destination, Written
+from ledger.auditing.scripts.written import Written, full_path
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,17 @@ class OwnTables:
         return name.lower() in self.every
 
 
+@dataclass(frozen=True)
+class Declared:
+    """A table of CREATE TABLE. ``schema``: the columns in the order of the table, those of
+    ``partitions`` behind the others. ``has_rows``: it may have rows before the script writes it.
+    """
+
+    schema: StructType
+    partitions: tuple[str, ...]
+    has_rows: bool
+
+
 @dataclass
 class Tables:
     """Tables of a script's own, by the catalog, database and name that a session gives them.
@@ -46,16 +61,37 @@ class Tables:
 
     written: Written
     _views: dict[str, str] = field(default_factory=dict)
+    _declared: dict[str, Declared] = field(default_factory=dict)
+    _databases: list[str] = field(default_factory=list)
+    _left: set[str] = field(default_factory=set)
     _spark: SparkSession | None = None
 
     def __bool__(self) -> bool:
         return bool(self._views)
 
-    def show(self, spark: SparkSession, to: Destination) -> None:
+    def declare(self, spark: SparkSession, key: str, declared: Declared) -> None:
+        """Have a table that CREATE TABLE would have made, without rows."""
+        self._declared[key] = declared
+        self._left.discard(key)
+        self.show(spark, key)
+
+    def create_database(self, spark: SparkSession, name: str, folder: Path) -> bool:
+        """Create a database if it ends with the session. Returns whether it did or exists."""
+        if spark.catalog.databaseExists(name):
+            return True
+        if str(spark.conf.get("spark.sql.catalogImplementation")) != "in-memory":
+            return False
+        location = f"file://{folder}/databases/{len(self._databases)}".replace("'", "\\'")
+        spark.sql(f"CREATE DATABASE {name} LOCATION '{location}'")
+        self._databases.append(name)
+        self._spark = spark
+        return True
+
+    def show(self, spark: SparkSession, key: str) -> None:
         """Show the rows that a table has now."""
-        last = re.sub(r"\W", "_", table_parts(spark, to.key)[-1], flags=re.ASCII)
-        view = self._views.setdefault(to.key, f"ackledger_{uuid4().hex}_{last}")
-        rows = self.rows(spark, to.key)
+        last = re.sub(r"\W", "_", table_parts(spark, key)[-1], flags=re.ASCII)
+        view = self._views.setdefault(key, f"ackledger_{uuid4().hex}_{last}")
+        rows = self.rows(spark, key)
         assert rows is not None
         rows.createOrReplaceGlobalTempView(view)
         self._spark = spark
@@ -63,7 +99,17 @@ class Tables:
     def drop(self, spark: SparkSession, key: str, place: str) -> None:
         """Drop a table that the script has written."""
         self.written.drop("table", key, place, "DROP TABLE")
+        self._declared.pop(key, None)
         spark.catalog.dropGlobalTempView(self._views[key])
+
+    def leave(self, key: str) -> None:
+        """Note that the script wants to drop a table of the catalog, which stays."""
+        self._left.add(key)
+
+    def replace(self, key: str) -> None:
+        """Forget the columns that CREATE TABLE gave a table, which is written with others."""
+        self._declared.pop(key, None)
+        self._left.discard(key)
 
     def close(self) -> None:
         """Drop all views."""
@@ -71,12 +117,18 @@ class Tables:
             with suppress(Py4JError, OSError):  # the JVM has ended
                 for view in self._views.values():
                     self._spark.catalog.dropGlobalTempView(view)
+                for name in self._databases:
+                    if self._spark.catalog.currentDatabase().lower() == name.strip("`").lower():
+                        self._spark.catalog.setCurrentDatabase("default")
+                    self._spark.sql(f"DROP DATABASE IF EXISTS {name} CASCADE")
 
     def rows(self, spark: SparkSession, name: str) -> DataFrame | None:
         """Return the rows of a table that the script has written; None: it has not."""
-        live = self.written.live("table", table_key(spark, name))
+        key = table_key(spark, name)
+        live = self.written.live("table", key)
         if not live:
-            return None
+            declared = self._declared.get(key)
+            return None if declared is None else _empty(spark, declared.schema)
         to = live[-1].destination
         columns = [each for each in to.columns if each not in to.partitions] + [*to.partitions]
         frames = [output.rows(spark).drop(HIDDEN) for output in live]
@@ -98,10 +150,24 @@ class Tables:
         database = spark.conf.get("spark.sql.globalTempDatabase", "global_temp")
         return None if view is None else f"{database}.{view}"
 
-    def exists(self, spark: SparkSession, name: str) -> bool:
+    def exists(self, spark: SparkSession, name: str | Sequence[str]) -> bool:
         """Return whether a table exists for the script."""
+        if table_key(spark, name) in self._left and not is_temporary(spark, name):
+            return False
         view = self.view_of(spark, name)
-        return bool(spark.catalog.tableExists(name if view is None else view))
+        if view is None:
+            view = ".".join(map(quoted, name_parts(spark, name)))
+        return bool(spark.catalog.tableExists(view))
+
+    def require_known(self, spark: SparkSession, name: str | Sequence[str]) -> None:
+        """End the script if it reads a table whose rows only CREATE TABLE would show."""
+        key = table_key(spark, name)
+        declared = self._declared.get(key)
+        if declared is not None and declared.has_rows and not self.written.live("table", key):
+            raise ScriptStop(
+                f"reads {'.'.join(name_parts(spark, name))}, a table that the script makes over "
+                "rows that are there: expected spark.read of its path"
+            )
 
     def in_database(
         self, spark: SparkSession, database: str | None, pattern: str | None
@@ -124,17 +190,99 @@ class Tables:
         ]
         return OwnTables(at, names, frozenset(written))
 
-    def as_in_table(self, frame: DataFrame, name: str) -> DataFrame:
-        """Return the rows that are inserted into a table under the names of its columns.
+    def is_live(self, key: str) -> bool:
+        """Return whether a table of the script is there."""
+        return key in self._declared or bool(self.written.live("table", key))
 
-        A table that does not exist takes those of the rows.
+    def schema(self, spark: SparkSession, key: str) -> StructType | None:
+        """Return the columns of a table in their order; None: there is no such table."""
+        if key in self._declared:
+            return self._declared[key].schema
+        table = self.rows(spark, key)
+        if table is None and self.exists(spark, key):
+            table = spark.table(key)
+        return None if table is None else table.schema
+
+    def partitions(self, key: str) -> tuple[str, ...]:
+        """Return the columns by which CREATE TABLE has partitioned a table."""
+        declared = self._declared.get(key)
+        return () if declared is None else declared.partitions
+
+    def as_in_table(
+        self, frame: DataFrame, name: str, static: Mapping[str, str] | None = None
+    ) -> DataFrame:
+        """Return the rows that are inserted into a table, as its columns have them.
+
+        A table that does not exist takes the columns of the rows. ``static``: the values of
+        PARTITION (name = value), which the rows do not have.
         """
-        spark = frame.sparkSession
-        table = self.rows(spark, name)
-        if table is None and self.exists(spark, name):
-            table = spark.table(name)
-        names = frame.columns if table is None else table.columns
-        return frame.toDF(*names) if len(names) == len(frame.columns) else frame
+        spark, static = frame.sparkSession, static or {}
+        values = {column.lower(): F.lit(value) for column, value in static.items()}
+        schema = self.schema(spark, table_key(spark, name))
+        if schema is None:
+            return frame.withColumns({column: F.lit(value) for column, value in static.items()})
+        selected = [column for column in schema.names if column.lower() not in values]
+        if len(selected) != len(frame.columns):
+            raise ScriptStop(
+                f"inserts {len(frame.columns)} columns into {'.'.join(name_parts(spark, name))}: "
+                f"expected {len(selected)}, {', '.join(selected)}"
+            )
+        frame = frame.toDF(*selected)
+        columns = []
+        for wanted in schema:
+            value = values.get(wanted.name.lower())
+            if value is None:
+                kind = frame.schema[selected.index(wanted.name)].dataType
+                value = F.col(quoted(wanted.name))
+                if _is_other(kind, wanted.dataType):
+                    _require_assignable(spark, wanted.name, kind, wanted.dataType)
+                    value = value.cast(wanted.dataType)
+            elif wanted.dataType.simpleString() != "string":
+                value = value.cast(wanted.dataType)
+            columns.append(value.alias(wanted.name))
+        return frame.select(*columns)
+
+
+def _empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    columns = [F.lit(None).cast(each.dataType).alias(each.name) for each in schema]
+    return spark.range(0).select(*columns)
+
+
+def _is_other(kind: DataType, wanted: DataType) -> bool:
+    return kind.simpleString() != wanted.simpleString()
+
+
+def _require_assignable(spark: SparkSession, name: str, kind: DataType, wanted: DataType) -> None:
+    """End the script where the audit does not know how Spark stores one type as another."""
+    nested = (ArrayType, MapType, StructType)
+    policy = str(spark.conf.get("spark.sql.storeAssignmentPolicy", "ANSI")).upper()
+    java: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    types = [session.parseDataType(each.json()) for each in (kind, wanted)]
+    cast = java.org.apache.spark.sql.catalyst.expressions.Cast
+    is_known = policy == "ANSI" and cast.canANSIStoreAssign(*types)
+    if not is_known or isinstance(kind, nested) or isinstance(wanted, nested):
+        raise ScriptStop(
+            f"inserts {kind.simpleString()} into the column {name} {wanted.simpleString()}: "
+            "the audit does not know what Spark stores. Cast the value"
+        )
+
+
+def location_of(spark: SparkSession, key: str, path: object) -> str:
+    """Return the full path of a table's files; empty: it is not known. ``path``: the option."""
+    if path is not None:
+        return full_path(str(path))
+    catalog, *parts = table_parts(spark, key)
+    state = _state(spark)
+    if catalog != "spark_catalog" or len(parts) != 2:
+        return ""
+    table = state.sqlParser().parseTableIdentifier(".".join(map(quoted, parts)))
+    sessions = state.catalog()
+    with suppress(Py4JError, AnalysisException):
+        if sessions.tableExists(table):
+            return full_path(str(sessions.getTableMetadata(table).location().toString()))
+        return full_path(str(sessions.defaultTablePath(table).toString()))
+    return ""
 
 
 def is_temporary(spark: SparkSession, name: str | Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.tables import require_no_view, table_key
+from ledger.auditing.scripts.tables import location_of, quoted, require_no_view, table_key
 from ledger.auditing.scripts.written import Destination, full_path
 
 _CONFIGURING = ("bucketBy", "clusterBy", "format", "mode", "option", "options", "sortBy")
@@ -48,10 +48,14 @@ def intercept_writes(patches: Patches, job: JobAudit, removed: set[str]) -> None
             name = str(next(iter((*args, *kwargs.values()))))
             require_no_view(frame.sparkSession, name)
             frame = job.tables.as_in_table(frame, name)
+        elif method.__name__ == "saveAsTable":
+            frame = _as_saved(job, writer, frame, args, kwargs)
         destination = _destination(method, writer, frame, args, kwargs, len(job.written.outputs))
         is_new = destination.kind == "path" and destination.key in removed
         if not is_new and not _is_written(job, frame.sparkSession, destination):
             return
+        if method.__name__ == "saveAsTable" and destination.mode != "append":
+            job.tables.replace(destination.key)
         job.write(frame, destination)
         removed.discard(destination.key)
 
@@ -59,6 +63,26 @@ def intercept_writes(patches: Patches, job: JobAudit, removed: set[str]) -> None
         patches.replace(DataFrameWriter, name, configured)
     for name in _ENDING:
         patches.replace(DataFrameWriter, name, ended)
+
+
+def _as_saved(
+    job: JobAudit,
+    writer: DataFrameWriter,
+    frame: DataFrame,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> DataFrame:
+    """Return the rows that saveAsTable appends, whose columns it finds by their names."""
+    bound = inspect.signature(DataFrameWriter.saveAsTable).bind(writer, *args, **kwargs).arguments
+    calls = writer.__dict__.get(_CALLS, [])
+    mode = bound.get("mode") or _last(calls, "mode", "error")
+    spark = frame.sparkSession
+    schema = job.tables.schema(spark, bound["name"]) if str(mode).lower() == "append" else None
+    if schema is None or sorted(map(str.lower, schema.names)) != sorted(
+        map(str.lower, frame.columns)
+    ):
+        return frame
+    return job.tables.as_in_table(frame.select(*map(quoted, schema.names)), bound["name"])
 
 
 def _is_written(job: JobAudit, spark: SparkSession, to: Destination) -> bool:
@@ -79,9 +103,15 @@ def _is_written(job: JobAudit, spark: SparkSession, to: Destination) -> bool:
 
 def _is_partial(spark: SparkSession, to: Destination) -> bool:
     """Return whether an overwrite replaces only the partitions that it has rows of."""
-    default = spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
-    mode = _option(list(to.calls), "partitionoverwritemode") or default
-    return str(mode).lower() == "dynamic" and bool(to.partitions or to.kind == "table")
+    mode = _option(list(to.calls), "partitionoverwritemode")
+    is_partial = is_dynamic(spark) if mode is None else str(mode).lower() == "dynamic"
+    return is_partial and bool(to.partitions or to.kind == "table")
+
+
+def is_dynamic(spark: SparkSession) -> bool:
+    """Return whether overwrites replace only partitions unless an option says otherwise."""
+    mode = spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
+    return str(mode).lower() == "dynamic"
 
 
 def _destination(
@@ -113,10 +143,11 @@ def _destination(
     partitions = [args for name, args, _ in calls if name == "partitionBy"]
     partitions += [(values["partitionBy"],)] if "partitionBy" in values else []
     path = values.get("path", _option(calls, "path"))
-    table = values.get("table", _option(calls, "dbtable"))
+    table, location = values.get("table", _option(calls, "dbtable")), ""
     if kind == "table":
         name = str(values.get("name", values.get("tableName")))
         key = table_key(frame.sparkSession, name)
+        location = location_of(frame.sparkSession, key, path)
     elif format_ == "jdbc" and table is not None:
         kind, name, key = "other", str(table), f"{values.get('url', _option(calls, 'url'))} {table}"
     elif path is not None:
@@ -132,6 +163,7 @@ def _destination(
         columns=tuple(frame.columns),
         partitions=tuple(_flat(partitions[-1])) if partitions else (),
         calls=[call for call in calls if call[0] not in ("partitionBy", "format")],
+        location=location,
     )
 
 

@@ -32,6 +32,7 @@ class Destination:
         columns: those of the frame.
         partitions: the columns of ``partitionBy``.
         calls: names, arguments and keywords of the writer's methods that configured it.
+        location: the full path of a table's files; empty: none, or not known.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Destination:
     columns: tuple[str, ...]
     partitions: tuple[str, ...] = ()
     calls: Sequence[tuple[str, tuple[Any, ...], dict[str, Any]]] = ()
+    location: str = ""
 
     @property
     def is_text(self) -> bool:
@@ -53,12 +55,14 @@ class Destination:
 class WrittenOutput(AuditOutput):
     """An output of a script. ``copy``: its rows as Parquet, in columns c0, c1, ... and, if they are
     followed, ``HIDDEN``. ``files``: the same in its own format, once the script reads them.
+    ``merged``: folders of the same with other outputs, which one was appended to.
     ``has_driver_rows``: rows come from the driver or an RDD.
     """
 
     destination: Destination = field(kw_only=True)
     copy: Path = field(kw_only=True)
     files: Path | None = None
+    merged: list[Path] = field(default_factory=list)
     has_driver_rows: bool = False
     _carried: DataFrame | None = None  # its rows with ids, which the copy has without them
 
@@ -89,8 +93,9 @@ class WrittenOutput(AuditOutput):
 
     def is_at(self, path: Path) -> bool:
         """Return whether a path is in the folder where the script wanted to write it."""
-        key = Path(self.destination.key)
-        return self.destination.kind == "path" and (path == key or key in path.parents)
+        to = self.destination
+        key = Path(to.key if to.kind == "path" else to.location)
+        return to.kind in ("path", "table") and (path == key or key in path.parents)
 
     @property
     def in_files(self) -> list[str]:
@@ -113,7 +118,7 @@ class WrittenOutput(AuditOutput):
         hidden = [HIDDEN] if HIDDEN in copied.columns else []
         return copied.toDF(*self.destination.columns, *hidden)
 
-    def write_files(self, spark: Any, folder: Path) -> Path:
+    def write_files(self, spark: Any, folder: Path) -> None:
         """Write the rows in the format of the output, as the script would have."""
         frame = self.rows(spark)
         to = self.destination
@@ -127,9 +132,7 @@ class WrittenOutput(AuditOutput):
                 writer = getattr(writer, name)(*args, **kwargs)
         if to.partitions:
             writer = writer.partitionBy(*to.partitions)
-        writer.mode("error").format(to.format).save(f"file://{folder}")
-        self.files = folder
-        return folder
+        writer.mode("append").format(to.format).save(f"file://{folder}")
 
 
 @dataclass
@@ -184,6 +187,7 @@ class Written:
 
         Ends the script where it reads files beside them that are not its own.
         """
+        self._require_no_table(spark, path)
         keys = {to.key for to in (o.destination for o in self.outputs) if to.kind == "path"}
         each = {key: _place(spark, path, key) for key in sorted(keys)}
         places = {key: place for key, place in each.items() if place is not None}
@@ -199,22 +203,38 @@ class Written:
             if output.files is None:
                 generation = self._generation(output)
                 below = output.destination.key.replace("://", "/").lstrip("/")
-                output.write_files(spark, self.folder / f"files-{generation}" / below)
+                output.files = self.folder / f"files-{generation}" / below
+                output.write_files(spark, output.files)
         if _ABOVE in places.values():
             return self._files_below(path, list(chain(*live.values())), places)
-        paths, outputs = [], []
+        paths: list[str] = []
+        outputs: list[WrittenOutput] = []
         for key, place in places.items():
+            folders = self._folders(spark, live[key])
             inside = [
-                (f"file://{output.files}{place}", output)
-                for output in live[key]
-                if not place or _on_storage(spark, f"file://{output.files}{place}")[1]
+                (f"file://{folder}{place}", output)
+                for folder, output in zip(folders, live[key], strict=True)
+                if not place or _on_storage(spark, f"file://{folder}{place}")[1]
             ]
-            paths += [each for each, _ in inside]
+            paths += dict.fromkeys(each for each, _ in inside)
             outputs += [output for _, output in inside]
         if not outputs:  # Spark says that there is nothing
             key, place = places.popitem()
             return [f"file://{live[key][-1].files}{place}"], live[key][-1:]
         return paths, outputs
+
+    def at(self, spark: Any, path: str) -> list[WrittenOutput]:
+        """Return the outputs, also tables, at, in or above a path, which may have wildcards."""
+        return [output for output in self.outputs if _at(spark, path, output.destination)]
+
+    def _require_no_table(self, spark: Any, path: str) -> None:
+        """End the script if it reads the files of a table that it has written."""
+        for output in self.at(spark, path):
+            if output.destination.kind == "table":
+                raise ScriptStop(
+                    f"reads {path}, where {output.name} has its files, which the audit has not "
+                    "written: expected a read of the table"
+                )
 
     def _files_below(
         self, path: str, outputs: list[WrittenOutput], places: Mapping[str, str]
@@ -229,6 +249,19 @@ class Written:
         root = self.folder / f"files-{generations.pop()}"
         return [f"file://{root}/{path.replace('://', '/').lstrip('/')}"], outputs
 
+    def _folders(self, spark: Any, live: Sequence[WrittenOutput]) -> list[Path | None]:
+        """The folder to read for each of the outputs at a path: one if they have partitions."""
+        if len(live) == 1 or not live[0].destination.partitions:
+            return [output.files for output in live]
+        last = live[-1]
+        if not last.merged:
+            last.merged.append(self.folder / f"merged-{next(self._numbers)}")
+            for output in live:
+                output.write_files(spark, last.merged[-1])
+            for output in live[:-1]:
+                output.merged += last.merged
+        return [last.merged[0]] * len(live)
+
     def _generation(self, output: WrittenOutput) -> int:
         same = [each for each in self.outputs if each.destination.key == output.destination.key]
         return [id(each) for each in same].index(id(output))
@@ -240,8 +273,13 @@ def full_path(path: str) -> str:
         if path.startswith(scheme):
             path = "/" + path.removeprefix(scheme).lstrip("/")
     if "://" not in path:
-        path = os.path.abspath(path)
+        path = os.path.realpath(path)
     return path.rstrip("/") or "/"
+
+
+def _at(spark: Any, path: str, to: Destination) -> bool:
+    key = to.key if to.kind == "path" else to.location if to.kind == "table" else ""
+    return bool(key) and _place(spark, path, key) is not None
 
 
 def _place(spark: Any, path: str, key: str) -> str | None:

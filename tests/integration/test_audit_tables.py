@@ -1,0 +1,230 @@
+"""Tables that audited scripts make and insert into: their columns, types, partitions and files."""
+
+import os
+
+import pytest
+
+from ledger.auditing.attribution import _GROUPS, MAX_GROUPS, groups_in_memory
+from tests.support.audited_scripts import numbers
+
+HALVES = 'halves = orders.selectExpr("order_id AS o", "try_cast(cents AS DOUBLE) + 0.5 AS c")\n'
+
+
+@pytest.fixture
+def earlier(spark, tmp_path):
+    """Three rows of an earlier run in a folder of the job."""
+    folder = tmp_path / "job" / "out"
+    spark.range(3).selectExpr("'e' AS order_id", "'s1' AS shop").write.parquet(f"{folder}")
+    for file in folder.iterdir():
+        os.utime(file, (1e9, 1e9))
+    return folder
+
+
+# How a table with a column of integers gets the halves.
+INSERTS = {
+    "CREATE TABLE and INSERT": (
+        'spark.sql("CREATE TABLE IF NOT EXISTS known (id STRING, n INT) USING parquet")\n'
+        'assert spark.table("known").count() == 0\n'
+        'halves.createOrReplaceTempView("t"); spark.sql("INSERT INTO known SELECT * FROM t")'
+    ),
+    "insertInto": (
+        'spark.sql("CREATE TABLE known (id STRING, n INT) USING parquet")\n'
+        'halves.write.insertInto("known")'
+    ),
+    "a table of the catalog": 'halves.write.insertInto("integers")',
+    "saveAsTable": (
+        'spark.sql("CREATE TABLE known (n INT, id STRING) USING parquet")\n'
+        'halves.toDF("id", "n").write.mode("append").saveAsTable("known")'
+    ),
+    "dropped before": (
+        'spark.sql("DROP TABLE IF EXISTS integers")\n'
+        'spark.sql("CREATE TABLE integers (id STRING, n INT, more INT) USING parquet")\n'
+        'halves.selectExpr("*", "1").write.insertInto("integers")'
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INSERTS)
+def test_rows_take_the_types_of_their_table(audited, spark, case):
+    """A filter on what was inserted sees the values that the table has."""
+    spark.sql("CREATE TABLE IF NOT EXISTS integers (id STRING, n INT) USING parquet")
+    try:
+        table = "integers" if "integers" in INSERTS[case] else "known"
+        report = audited(
+            f"{HALVES}{INSERTS[case]}\n"
+            f'rows = spark.table("{table}")\n'
+            'assert dict(rows.dtypes)["n"] == "int" and dict(rows.dtypes)["id"] == "string"\n'
+            'rows.where("n = 3").write.parquet("three")\n'
+        )
+        assert report.failure == ""
+        assert numbers(report)[:2] == (12, 1)  # 3.5
+        assert spark.table("integers").count() == 0
+    finally:
+        spark.sql("DROP TABLE integers")
+
+
+REFUSED = {
+    "a text for a number": (
+        'orders.select("shop", "order_id").write.insertInto("known")',
+        "inserts string into the column n int: the audit does not know",
+    ),
+    "fewer columns": (
+        'orders.select("shop").write.insertInto("known")',
+        "inserts 1 columns into known: expected 2, id, n",
+    ),
+    "rows that are there": (
+        "spark.sql(f\"CREATE TABLE t2 (id STRING) USING parquet LOCATION '{HERE}/out'\")\n"
+        'spark.table("t2")',
+        "reads t2, a table that the script makes over rows that are there",
+    ),
+    "columns of files": (
+        "spark.sql(f\"CREATE TABLE t2 USING parquet LOCATION '{HERE}/out'\")",
+        "CREATE TABLE of t2, whose columns Spark takes from its files",
+    ),
+    "partitions that stay": (
+        'spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")\n'
+        'orders.select("order_id", "shop").write.partitionBy("shop").saveAsTable("parts")\n'
+        'orders.createOrReplaceTempView("t")\n'
+        'try: spark.sql("INSERT OVERWRITE parts SELECT order_id, shop FROM t LIMIT 1")\n'
+        'finally: spark.conf.unset("spark.sql.sources.partitionOverwriteMode")',
+        "replaces a partition of parts, which the script has written before",
+    ),
+    "files of a table": (
+        'to = orders.write.mode("overwrite").option("path", f"{HERE}/out")\n'
+        'to.saveAsTable("t2"); spark.read.parquet(f"{HERE}/out")',
+        "where t2 has its files, which the audit has not written",
+    ),
+    "a path in SQL": (
+        'orders.write.mode("overwrite").parquet(f"{HERE}/out")\n'
+        'spark.sql(f"SELECT * FROM parquet.`{HERE}/out`")',
+        "where it has written ",
+    ),
+    "a path above in a view": (
+        'orders.write.mode("overwrite").parquet(f"{HERE}/out")\n'
+        "spark.sql(f\"CREATE TEMP VIEW t USING parquet OPTIONS (path '{HERE}')\")",
+        "where it has written ",
+    ),
+    "JDBC by its format": (
+        'to = {"url": "jdbc:derby:memory:x", "dbtable": "shop.t"}\n'
+        'orders.write.format("jdbc").options(**to).save()\n'
+        'spark.read.format("jdbc").options(**{**to, "dbtable": "(SELECT * FROM shop.t) q"}).load()',
+        "(SELECT * FROM shop.t) q is read by JDBC after the script has written shop.t",
+    ),
+}
+
+
+def test_reads_and_inserts_that_end_the_script(audited, earlier):
+    """No rows of an earlier run are taken for those of this one, and no type is guessed."""
+    for text, failure in REFUSED.values():
+        declared = 'spark.sql("CREATE TABLE known (id STRING, n INT) USING parquet")\n'
+        report = audited(declared + text)
+        assert report.failure.startswith("stopped at job.py:"), report.failure
+        assert failure in report.failure
+
+
+def test_columns_of_partitions(audited):
+    """They are the last ones of a table, and PARTITION gives a column its value by name."""
+    report = audited(
+        """
+        orders.createOrReplaceTempView("t")
+        start = "CREATE TABLE {} USING parquet PARTITIONED BY (shop, state)"
+        spark.sql(start.format("known") + " AS SELECT shop, state, order_id FROM t")
+        assert spark.table("known").columns == ["order_id", "shop", "state"]
+        spark.sql("CREATE TABLE parts (o STRING, n INT, s STRING) USING csv PARTITIONED BY (n, s)")
+        spark.sql("INSERT INTO parts PARTITION (n='7', s) SELECT order_id, state FROM t")
+        assert spark.table("parts").dtypes == [("o", "string"), ("n", "int"), ("s", "string")]
+        spark.sql("SELECT * FROM parts WHERE n = 7 AND s = 'paid'").write.parquet("paid")
+        """
+    )
+    assert report.failure == ""
+    assert numbers(report) == (12, 8, 2, 2)
+
+
+def test_a_table_that_is_there_is_not_made_again(audited):
+    """CREATE TABLE IF NOT EXISTS ... AS writes nothing then, which is said."""
+    report = audited(
+        """
+        orders.createOrReplaceTempView("t")
+        spark.sql("CREATE TABLE IF NOT EXISTS known AS SELECT * FROM t WHERE state = 'paid'")
+        spark.sql("CREATE TABLE IF NOT EXISTS known AS SELECT * FROM t WHERE state = 'open'")
+        """
+    )
+    assert (report.failure, numbers(report)) == ("", (12, 8, 2, 2))
+    assert report.notes == ["known exists, so CREATE TABLE IF NOT EXISTS writes nothing"]
+
+
+def test_a_database_of_the_script(audited, spark):
+    """It is there while the script runs, in the folder of the copies."""
+    report = audited(
+        """
+        spark.sql("CREATE DATABASE IF NOT EXISTS sales"); spark.sql("USE sales")
+        orders.where("state = 'paid'").write.saveAsTable("known")
+        assert spark.table("sales.known").count() == 8
+        spark.sql("CREATE SCHEMA IF NOT EXISTS sales2")
+        spark.catalog.setCurrentDatabase("sales2")
+        """
+    )
+    assert (report.failure, report.notes) == ("", [])
+    assert numbers(report) == (12, 8, 2, 2)
+    assert not spark.catalog.databaseExists("sales")
+    assert spark.catalog.currentDatabase() == "default"
+
+
+def test_appended_partitions(audited):
+    """A loop that appends partitions is read as one folder, also from one of its partitions."""
+    report = audited(
+        """
+        for state in ("paid", "open"):
+            rows = orders.where(F.col("state") == state)
+            rows.write.mode("append").partitionBy("shop").parquet("days")
+        assert spark.read.parquet("days").count() == 10
+        assert spark.read.option("basePath", "days").parquet("days/shop=s1").count() == 5
+        spark.read.parquet("days").where("shop = 's1'").write.parquet("s1")
+        """
+    )
+    assert (report.failure, numbers(report)) == ("", (12, 5, 2, 5))
+
+
+def test_a_link_to_an_output(audited, earlier):
+    """A folder that is written by one name and read by another one is the same."""
+    report = audited(
+        """
+        os.symlink("out", "link")
+        orders.where("state = 'paid'").write.mode("overwrite").parquet(f"{HERE}/link")
+        os.unlink("link")
+        rows = spark.read.parquet(f"{HERE}/out")
+        assert rows.count() == 8
+        rows.write.parquet("final")
+        """
+    )
+    assert (report.failure, numbers(report)) == ("", (12, 8, 2, 2))
+
+
+def test_a_source_that_cannot_be_copied(audited, tmp_path):
+    """FAILFAST fails only for columns that a job reads: its output is written, and not followed."""
+    (tmp_path / "job" / "raw.csv").write_text("1,1\n2,x\n3,3\n")
+    report = audited(
+        """
+        raw = spark.read.csv(f"{HERE}/raw.csv", "a INT, b INT", mode="FAILFAST")
+        raw.select("a").where("a > 1").write.parquet("out")
+        assert spark.read.parquet("out").count() == 2
+        """
+    )
+    assert report.failure == ""
+    (output,) = report.outputs
+    assert output.why.startswith("its records cannot be copied: ")
+
+
+def test_groups_have_memory(spark):
+    """More groups collect ids without a sort, unless the job says how many; nothing stays set."""
+    assert spark.conf.get(_GROUPS, None) is None
+    with groups_in_memory(spark):
+        assert spark.conf.get(_GROUPS) == str(MAX_GROUPS)
+    assert spark.conf.get(_GROUPS, None) is None
+    spark.conf.set(_GROUPS, 5)
+    try:
+        with groups_in_memory(spark):
+            assert spark.conf.get(_GROUPS) == "5"
+        assert spark.conf.get(_GROUPS) == "5"
+    finally:
+        spark.conf.unset(_GROUPS)
