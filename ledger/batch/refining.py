@@ -20,7 +20,6 @@ import numpy as np
 from sqlalchemy import Connection
 
 from ledger.core.breaks import BreakFinder, StepEdges, hops
-from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode, field
 from ledger.deltas.kernel import Deltas
@@ -46,7 +45,6 @@ from ledger.errors import (
 from ledger.storage.folders import reachable
 from ledger.storage.parquet import stored_file
 from ledger.storage.stores import LASTING
-from ledger.store.queries import batches
 from ledger.store.queries import refining as queries
 from ledger.store.queries import runs as run_queries
 from ledger.store.queries.batches import Batch
@@ -202,18 +200,6 @@ def _has_files(asked: Uneven, run: CommittedRun) -> bool:
     except LostFileError:
         return False
     return True
-
-
-def is_of(connection: Connection, batch: Batch, refinement: Refinement) -> bool:
-    """Return whether the runs that count are those that were refined."""
-    return refinement.runs == tuple(queries.committed(connection, batch.batch_id))
-
-
-def is_past(connection: Connection, asked: Uneven) -> bool:
-    """Return whether the batch is decided by now, or other runs of it count."""
-    batch = batches.get_batch(connection, asked.batch_id)
-    runs = queries.committed(connection, asked.batch_id)
-    return batch.status is not BatchStatus.OPEN or tuple(runs) != asked.runs
 
 
 def refine(transact: Transact, asked: Uneven) -> Refinement:

@@ -1,10 +1,12 @@
-"""Settle: decide every root of a batch, acked or failed, in one transaction under the batch's
-lock.
+"""Settle: inspect a batch, find where its records broke, decide every root in one transaction
+under the batch's lock, clean up.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from functools import partial
 
 from sqlalchemy import Connection
@@ -13,7 +15,7 @@ from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import where_seen
 from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
 from ledger.batch.recovery import stands_at
-from ledger.batch.refining import Refinement, Uneven, is_of, is_past, refine, uneven
+from ledger.batch.refining import Refinement, Uneven, refine, uneven
 from ledger.batch.root_files import remove_root_files
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus, HoldCause, RunState, SettlePolicy
@@ -38,6 +40,7 @@ from ledger.store.queries import (
 )
 from ledger.store.queries import settlement as queries
 from ledger.store.queries.batches import Batch
+from ledger.store.queries.refining import CommittedRun
 
 
 @dataclass(frozen=True)
@@ -69,128 +72,166 @@ def settle_once(
 ) -> Settlement | None:
     """Settle the batch if it can be decided at ``now`` (default: the database's clock).
 
-    Return None if another settlement holds it and ``skip_locked``. A failed check, or too many
-    failures, put the batch on hold: nothing else of the settlement takes effect. If roots that are
-    not even share a span, the files of its runs are read first; if this process cannot read them,
-    the batch stays open.
+    Four calls: inspect the batch, find where its records broke, settle if what was inspected still
+    holds, clean up. Return None if another settlement holds the batch and ``skip_locked``. A failed
+    check, or too many failures, put it on hold: nothing else of the settlement takes effect. If
+    this process cannot read the files of the batch's runs, it stays open.
     """
-    settlement = _settled(database, batch_id, now, skip_locked)
-    if settlement is not None and settlement.decided and settlement.status is not BatchStatus.HELD:
-        reached("root files pending")
-        remove_root_files(database, batch_id)
-    return settlement
-
-
-def _settled(
-    database: Database, batch_id: int, now: datetime | None, skip_locked: bool
-) -> Settlement | None:
-    """Settle from the ledger, and refine and settle again as long as the settlement needs single
-    roots.
-    """
-    outcome = _settled_with(database, batch_id, now, skip_locked, None)
-    while isinstance(outcome, Uneven):
-        try:
-            refinement = refine(database.transact, outcome)
-            reached("refined")
-        except LedgerError as exc:
-            ended = database.transact(partial(_unsettled, asked=outcome, exc=exc))
-            if isinstance(ended, LedgerError):
-                raise  # out here, where it is not taken for the ledger's: that is tried again
-            if ended is not None:
-                return ended
-            outcome = _settled_with(database, batch_id, now, skip_locked, None)
-        else:
-            with refinement:
-                outcome = _settled_with(database, batch_id, now, skip_locked, refinement)
+    outcome: Settlement | Outdated | LedgerError | None = Outdated.INSPECTION
+    while outcome is Outdated.INSPECTION:
+        inspection = database.transact(partial(inspect, batch_id=batch_id, now=now))
+        if isinstance(inspection, Settlement):
+            return inspection
+        with refined(database, inspection) as refinement:
+            settling = partial(settle, inspection=inspection, refinement=refinement, now=now)
+            outcome = database.transact(partial(settling, skip_locked=skip_locked))
+    if isinstance(outcome, LedgerError):
+        raise outcome  # out here, where it is not taken for the ledger's: that is tried again
+    if outcome is not None and outcome.decided and outcome.status is not BatchStatus.HELD:
+        clean_up(database, batch_id)
     return outcome
 
 
-def _unsettled(
-    connection: Connection, asked: Uneven, exc: LedgerError
-) -> Settlement | LedgerError | None:
-    """Return the result for a batch whose files could not be refined.
+class Outdated(Enum):
+    """Marks a settlement that found other runs than the inspection: inspect again."""
 
-    A machine that cannot read the files leaves the batch open, and contradictions between files and
-    ledger put it on hold. ``exc`` itself is returned if a later try may succeed. None: other runs
-    of the batch count by now.
+    INSPECTION = "inspection"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Evidence about a batch that can be decided, read without a lock.
+
+    ``runs``: its committed runs. What a committed run posted never changes, so all else holds as
+    long as these count.
+    ``problem``: a check that failed.
+    ``uneven``: the spans to read root by root; None: every root has arrived.
     """
-    batch_id = asked.batch_id
-    batches.lock_batch(connection, batch_id)
-    if is_past(connection, asked):
-        return None
-    if isinstance(exc, UnseenFilesError):
-        ways = sentences(where_seen(batch_id))
-        reason = f"needs refinement, and this machine cannot read what that takes: {exc}. {ways}"
-        return Settlement(batch_id, BatchStatus.OPEN, reason)
-    if isinstance(exc, IntegrityError) and not isinstance(exc, LostFileError):
-        return _hold(connection, batch_id, str(exc))
-    return exc
+
+    batch_id: int
+    runs: tuple[CommittedRun, ...]
+    problem: IntegrityError | None = None
+    uneven: Uneven | None = None
 
 
-def _settled_with(
-    database: Database,
-    batch_id: int,
+def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Settlement | Inspection:
+    """Read what a settlement of a batch is decided by; the result if there is nothing to decide."""
+    batch = batches.get_batch(connection, batch_id)
+    verdict = _verdict(connection, batch, now)
+    if isinstance(verdict, Settlement):
+        return verdict
+    runs_that_count = tuple(refining.committed(connection, batch_id))
+    if _ends_undecided(batch, verdict):
+        return Inspection(batch_id, runs_that_count)
+    queries.tune(connection)
+    try:
+        _check_read(connection, batch)
+        if not batch.tracking:
+            return Inspection(batch_id, runs_that_count)
+        _check_posted(connection, batch)
+    except IntegrityError as exc:
+        return Inspection(batch_id, runs_that_count, problem=exc)
+    return Inspection(batch_id, runs_that_count, uneven=uneven(connection, batch))
+
+
+@contextmanager
+def refined(
+    database: Database, inspection: Inspection
+) -> Iterator[Refinement | LedgerError | None]:
+    """Provide the roots that failed, each with where it broke; None: all have arrived. An error if
+    a check failed, or the files of the runs could not be read.
+    """
+    if inspection.problem is not None or inspection.uneven is None:
+        yield inspection.problem
+        return
+    try:
+        refinement = refine(database.transact, inspection.uneven)
+    except LedgerError as exc:  # to raise once it is certain that these runs still count
+        yield exc
+        return
+    reached("refined")
+    with refinement:
+        yield refinement
+
+
+def settle(
+    connection: Connection,
+    inspection: Inspection,
+    refinement: Refinement | LedgerError | None,
+    *,
     now: datetime | None,
     skip_locked: bool,
-    refinement: Refinement | None,
-) -> Settlement | Uneven | None:
-    """Settle in one transaction. After a failed check or too many failures, put the batch on hold
-    instead. It stays locked, so that no run is opened after the runs that were checked.
+) -> Settlement | Outdated | LedgerError | None:
+    """Decide a batch by its inspection, under the batch's lock: settle or abandon it, or put it on
+    hold, so that no run is opened after the runs that were checked.
+
+    An error is returned if a later try may succeed.
     """
+    batch = batches.lock_family(connection, inspection.batch_id, skip_locked=skip_locked)
+    if batch is None:
+        return None
+    verdict = _verdict(connection, batch, now)
+    if isinstance(verdict, Settlement):
+        return verdict
+    if _ends_undecided(batch, verdict):  # what it was to replace is still in place
+        return abandon_batch(connection, batch, verdict)
+    if tuple(refining.committed(connection, batch.batch_id)) != inspection.runs:
+        return Outdated.INSPECTION
+    if isinstance(refinement, LedgerError):
+        return _unsettled(connection, batch, refinement)
+    try:
+        with connection.begin_nested():
+            return _decide_roots(connection, batch, verdict, now, refinement)
+    except OverLimitError as exc:
+        reached("before hold")
+        return _hold(connection, batch, str(exc), exc.preview)
+    except IntegrityError as exc:
+        return _hold(connection, batch, str(exc))
 
-    def work(connection: Connection) -> Settlement | Uneven | None:
-        batch = batches.lock_family(connection, batch_id, skip_locked=skip_locked)
-        if batch is None:
-            return None
-        try:
-            with connection.begin_nested():
-                return _settle(connection, batch, now, refinement)
-        except OverLimitError as exc:
-            reached("before hold")
-            return _hold(connection, batch_id, str(exc), exc.preview)
-        except IntegrityError as exc:
-            return _hold(connection, batch_id, str(exc))
 
-    return database.transact(work)
+def clean_up(database: Database, batch_id: int) -> None:
+    """Remove what only the settlement of a decided batch needed."""
+    reached("root files pending")
+    remove_root_files(database, batch_id)
 
 
-def _settle(
-    connection: Connection, batch: Batch, now: datetime | None, refinement: Refinement | None
-) -> Settlement | Uneven:
-    batch_id = batch.batch_id
+def _verdict(connection: Connection, batch: Batch, now: datetime | None) -> Settlement | Verdict:
+    """Return the verdict on a batch; the result of a settlement if there is nothing to decide."""
     if batch.status is not BatchStatus.OPEN:
         return _settled_before(connection, batch)
+    limits = Limits(batch.message_timeout, batch.opened_at + batch.max_batch_age)
     instant = now or batches.database_now(connection)
-    limits = Limits(
-        batch.message_timeout,
-        batch.opened_at + batch.max_batch_age,
-    )
     verdict = decide(step_facts(connection, batch), instant, limits)
     if verdict.action is Decision.WAIT:
-        return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
+        return Settlement(batch.batch_id, BatchStatus.OPEN, verdict.reason)
+    return verdict
+
+
+def _ends_undecided(batch: Batch, verdict: Verdict) -> bool:
+    """Whether a batch is abandoned: without its emit, or before all is there that is to replace
+    what others published.
+    """
     replaces = batch.replaces_batch_id is not None or _replays_whole(batch)
-    unfinished = verdict.action is Decision.EXPIRE and replaces
-    if verdict.action is Decision.ABANDON or unfinished:  # what it was to replace is still in place
-        return abandon_batch(connection, batch, verdict)
-    if verdict.action is Decision.EXPIRE and not batch.tracking:
-        raise IntegrityError(
-            f"batch {batch_id}: {verdict.reason}, and with tracking=False the ledger does not know"
-            f" what is missing after it: run {verdict.missing[0]} again"
+    return verdict.action is Decision.ABANDON or (verdict.action is Decision.EXPIRE and replaces)
+
+
+def _unsettled(
+    connection: Connection, batch: Batch, problem: LedgerError
+) -> Settlement | LedgerError:
+    """Return the result for a batch that could not be refined, or failed a check.
+
+    A machine that cannot read the files leaves the batch open, and a failed check puts it on hold.
+    The error itself is returned if a later try may succeed.
+    """
+    if isinstance(problem, UnseenFilesError):
+        ways = sentences(where_seen(batch.batch_id))
+        reason = (
+            f"needs refinement, and this machine cannot read what that takes: {problem}. {ways}"
         )
-    _check_read(connection, batch)
-    queries.tune(connection)
-    if not batch.tracking:
-        return _decide_roots(connection, batch, verdict, instant, None)
-    _check_posted(connection, batch)
-    if refinement is not None and is_of(connection, batch, refinement):
-        return _decide_roots(connection, batch, verdict, instant, refinement)
-    asked = uneven(connection, batch)
-    if asked is None:
-        return _decide_roots(connection, batch, verdict, instant, None)
-    if asked.needs_files:
-        return asked
-    with refine(lambda work: work(connection), asked) as refinement:
-        return _decide_roots(connection, batch, verdict, instant, refinement)
+        return Settlement(batch.batch_id, BatchStatus.OPEN, reason)
+    if isinstance(problem, IntegrityError) and not isinstance(problem, LostFileError):
+        return _hold(connection, batch, str(problem))
+    return problem
 
 
 def _settled_before(connection: Connection, batch: Batch) -> Settlement:
@@ -223,12 +264,18 @@ def _decide_roots(
     connection: Connection,
     batch: Batch,
     verdict: Verdict,
-    instant: datetime,
+    now: datetime | None,
     refinement: Refinement | None,
 ) -> Settlement:
+    if verdict.action is Decision.EXPIRE and not batch.tracking:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {verdict.reason}, and with tracking=False the ledger does not"
+            f" know what is missing after it: run {verdict.missing[0]} again"
+        )
+    queries.tune(connection)
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
     if refinement is not None:
-        failed = _fail_roots(connection, batch, instant, refinement)
+        failed = _fail_roots(connection, batch, now, refinement)
     if batch.tracking:
         check_limit(connection, batch)
     if batch.kind is BatchKind.REPLAY:
@@ -274,7 +321,7 @@ def decide_publications(
 
 
 def _fail_roots(
-    connection: Connection, batch: Batch, instant: datetime, refinement: Refinement
+    connection: Connection, batch: Batch, now: datetime | None, refinement: Refinement
 ) -> int:
     """Record the roots that failed, each with where and why. A run's word about a single root comes
     first, then what was lost, then a run's word about several roots.
@@ -286,7 +333,7 @@ def _fail_roots(
     failed = refinement.rows
     failures = _record_failures(connection, batch)
     if batch.replay_backoff:
-        replays.delay_replays(connection, batch, instant)
+        replays.delay_replays(connection, batch, now or batches.database_now(connection))
     attempts = queries.record_attempts(connection, batch.batch_id)
     if not failed == failures == attempts:
         raise IntegrityError(
@@ -380,21 +427,17 @@ def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Set
 
 
 def _hold(
-    connection: Connection, batch_id: int, reason: str, preview: Preview | None = None
+    connection: Connection, batch: Batch, reason: str, preview: Preview | None = None
 ) -> Settlement:
-    """Put the batch on hold, if it is still open: for too many failures, which have a preview, or
-    for a check that failed.
+    """Put an open batch on hold: for too many failures, which have a preview, or for a check that
+    failed.
     """
-    batch = batches.lock_batch(connection, batch_id)
-    assert batch is not None
-    if batch.status is not BatchStatus.OPEN:
-        return _settled_before(connection, batch)
     cause = HoldCause.CHECK if preview is None else HoldCause.FAILURES
-    batches.hold(connection, batch_id, cause, reason)
+    batches.hold(connection, batch.batch_id, cause, reason)
     if preview is None:  # a release was meant for another reason than this one
-        batches.set_released(connection, batch_id, released=False)
+        batches.set_released(connection, batch.batch_id, released=False)
     else:
-        keep(connection, batch_id, preview)
+        keep(connection, batch.batch_id, preview)
     reached("holding")
-    on_hold = batches.get_batch(connection, batch_id)
-    return Settlement(batch_id, BatchStatus.HELD, str(stands_at(connection, on_hold)), True)
+    on_hold = batches.get_batch(connection, batch.batch_id)
+    return Settlement(batch.batch_id, BatchStatus.HELD, str(stands_at(connection, on_hold)), True)
