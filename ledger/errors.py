@@ -28,8 +28,8 @@ MASK = "***"  # stands for what is not to be shown
 # Around what is quoted of others, and before what stands for it where the pipeline redacts.
 QUOTE, INSTEAD, UNQUOTE = "\x02", "\x04", "\x03"  # Python and Java take none for a blank
 MARKS = QUOTE + INSTEAD + UNQUOTE
-# A text that was cut has no end.
-_QUOTED = re.compile(f"{QUOTE}([^{MARKS}]*)(?:{INSTEAD}([^{MARKS}]*))?(?:{UNQUOTE}|$)")
+# A text that was cut has no end: its quote goes on to the next one.
+_QUOTED = re.compile(f"{QUOTE}([^{MARKS}]*)(?:{INSTEAD}([^{MARKS}]*))?(?:{UNQUOTE}|(?={QUOTE})|$)")
 _MARK = re.compile(f"[{MARKS}]")
 
 
@@ -39,7 +39,8 @@ def quote(words: object, instead: str = MASK) -> str:
     ``instead``: what is shown of them where the pipeline redacts: a class, a code, a place.
     """
     text = _MARK.sub("", shown(str(words)))
-    return f"{QUOTE}{text}{'' if instead == MASK else INSTEAD + instead}{UNQUOTE}"
+    bare = _MARK.sub("", shown(instead, masks=True))
+    return f"{QUOTE}{text}{'' if bare == MASK else INSTEAD + bare}{UNQUOTE}"
 
 
 def shown(text: str, *, masks: bool = False) -> str:

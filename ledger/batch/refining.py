@@ -9,7 +9,7 @@ asks again.
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -92,12 +92,10 @@ class Uneven:
 class Refinement:
     """The roots of a batch that are not even, or failed, in a file, each with where it broke.
 
-    ``runs``: the committed runs that were refined.
     ``reached``: the steps that acked a row of one of the roots.
     """
 
-    def __init__(self, runs: Sequence[CommittedRun]):
-        self.runs = tuple(runs)
+    def __init__(self) -> None:
         self.rows = 0
         self.reached: set[str] = set()
         with _writing():
@@ -209,7 +207,7 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
     UnavailableError if their storage does not answer, and IntegrityError if they differ from what
     the ledger has by span.
     """
-    steps, refinement = [run.step for run in asked.runs], Refinement(asked.runs)
+    steps, refinement = [run.step for run in asked.runs], Refinement()
     try:
         for part, columns, has_rows in _parts(asked):
             failed = _add_posted(transact, asked, part, columns, has_rows)

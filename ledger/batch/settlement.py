@@ -123,11 +123,11 @@ def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Sett
     runs_that_count = tuple(refining.committed(connection, batch_id))
     if _ends_undecided(batch, verdict):
         return Inspection(batch_id, runs_that_count)
-    queries.tune(connection)
     try:
         _check_read(connection, batch)
         if not batch.tracking:
             return Inspection(batch_id, runs_that_count)
+        queries.tune(connection)
         _check_posted(connection, batch)
     except IntegrityError as exc:
         return Inspection(batch_id, runs_that_count, problem=exc)
@@ -293,7 +293,6 @@ def _decide_roots(
                 f" {others[0]} is not decided yet: let that one settle first"
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
-    if batch.replaces_batch_id is not None or _replays_whole(batch):
         publications.supersede(connection, batch.batch_id)
     decide_publications(connection, batch, None if refinement is None else refinement.reached)
     reached("settling")
@@ -317,6 +316,7 @@ def decide_publications(
         return
     if reached_steps is not None:
         publications.decide_untouched(connection, batch.batch_id, reached_steps)
+    publications.supersede_outdated(connection, batch.original_id)
     publications.decide(connection, batch.original_id)
 
 

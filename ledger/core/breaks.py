@@ -70,8 +70,8 @@ class Break:
     ``acked`` of them were acked.
 
     ``wrong_at``: the steps with a wrong count, if several. ``own_failure``: the record broke
-    through its own fault. ``shared``: a failure of its unit. ``incomplete``: some of its rows were
-    lost before the steps that take whole units, too.
+    through its own fault. ``shared``: maybe the fault of another record. ``incomplete``: some
+    of its rows were lost before the whole stages, too.
     """
 
     step: str
@@ -92,7 +92,7 @@ class BreakFinder:
     ``uncommitted``: steps that never committed; a record that broke there failed through no fault
     of its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
     rather than lost. ``merging``: whole stages and those after them; rows may be lost there because
-    another record is missing, so it is a failure of the unit, unless the record is incomplete.
+    another record is missing, so the failure is shared, unless the record is incomplete.
     ``unproved``: sinks that did not prove that they took each row of their input once.
     """
 

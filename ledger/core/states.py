@@ -4,7 +4,7 @@ batch      open -> settled | abandoned | held;  abandoned -> open;  held -> open
            settled -> superseded, once a batch opened to replace it is
 step run  running -> committed | failed | fenced;  committed -> superseded
 message    failed -> replaying -> recovered | failed | quarantined;  failed -> quarantined;
-           quarantined -> replaying, by hand;  recovered -> failed, in a later replay of its unit;
+           quarantined -> replaying, by hand;  recovered -> failed, in a later replay of its batch;
            failed -> superseded, with its batch
 """
 

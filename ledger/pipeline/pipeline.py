@@ -51,7 +51,7 @@ class Pipeline:
     - ``message_timeout``: seconds, a timedelta or text such as ``"90m"``; a batch expires this long
       after a step failed or its driver died. ``max_batch_age``: at most, whatever still runs.
     - ``max_replays``: a record is quarantined after so many failed replays.
-    - ``replay_limit``: one replay takes at most so many records.
+    - ``replay_limit``: one replay takes at most so many records, unless a stage is whole.
     - ``replay_backoff``: how long a record waits before its first replay, twice as long after each
       that failed, up to ``replay_backoff_cap``.
     - ``hold_above``: a batch is put on hold if a greater share of records fails through their
@@ -349,7 +349,7 @@ class Pipeline:
 
     @property
     def graph(self) -> Graph:
-        """Its steps as a graph, made once: what is tracked, what is replayed together."""
+        """Its steps as a graph, made once: what is tracked, and which stages merge records."""
         if self._graph is None:
             self._graph = Graph(self.name, {**self._steps}, {**self._references})
         return self._graph

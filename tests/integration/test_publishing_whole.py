@@ -282,3 +282,33 @@ def test_a_driver_that_dies_between_settlement_and_publication(runner, tmp_path,
     published = "SELECT batch_id, state FROM sink_publication ORDER BY 1"
     expected = [(batch.batch_id, "replaced"), (replay.batch_id, "published")]
     assert run.ledger.rows(published) == expected
+
+
+def test_a_replay_in_vain_leaves_what_is_pending(runner, tmp_path, sink_rows):
+    """With settle="hold" rows that were to be published are published, even if a record that was
+    taken from quarantine has failed again before.
+    """
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,b,1\n")
+    run = runner(by_customer(ORDERS, bad=[1], max_replays=0, settle="hold"))
+    batch = run.open()
+    run.settled(batch)
+    without = run.open_replay(batch.batch_id, "without")
+    run.steps(without)
+    with dies_at("settled"), pytest.raises(Died):
+        settle_and_follow(run.job, without.batch_id)
+    in_vain = run.open_replay(batch.batch_id, "in vain", quarantined=True)
+    assert run.settled(in_vain).failed == 1
+    assert sink_rows("sales", "customer", "n") == [("a", 1), ("b", 1)]
+
+
+def test_a_clock_that_is_set_back_does_not_reorder_replays(runner, tmp_path, sink_rows):
+    """The replay that settles last is published, whatever the clock says."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,b,1\n")
+    run = runner(by_customer(ORDERS, bad=[1]))
+    batch = run.open()
+    run.settled(batch)
+    ahead = "UPDATE batch SET settled_at = settled_at + interval '1 day'"
+    run.ledger.change(ahead)
+    fixed = runner(by_customer(ORDERS))
+    fixed.settled(fixed.open_replay(batch.batch_id))
+    assert sink_rows("sales", "customer", "n") == [("a", 2), ("b", 1)]

@@ -120,7 +120,7 @@ def test_several_producers_are_balanced_together():
 WHOLE = [("source", ()), ("total", ("source",)), ("sink", ("total",))]
 
 
-def test_what_a_whole_stage_lost_is_a_failure_of_the_unit():
+def test_a_loss_at_a_whole_stage_is_shared():
     """It may be for want of another record."""
     finder = finder_of(WHOLE, merging={"total", "sink"})
     result = finder.first_break(edges(finder, {"source": 1}, {}))

@@ -152,6 +152,8 @@ def test_a_text_with_quotes():
     assert shown(quote(text)) == "row ann: bad ann"
     assert shown(quote("a\x03b\x04c\x02d"), masks=True) == "***"
     assert shown(quote("")) == ""
+    assert shown("\x02ann cut. \x02x\x03", masks=True) == "******"
+    assert shown(quote("ann", "class " + quote("bob")), masks=True) == "class ***"
 
 
 def test_an_error_that_others_raise_is_a_quote():

@@ -198,9 +198,9 @@ def duplicates(
     """Yield the server's message on each unique index of the table and of its partitions, and at
     most ``most`` rows that violate it: those whose key an earlier row has, or one of the table.
 
-    Rows without a record, such as those that a replay carries over, count as earlier: they cannot
-    fail. ``gone``: batches whose rows make room. ``key``: of an upsert, where an equal key is no
-    obstacle."""
+    Rows without a record count as earlier: they cannot fail. ``gone``: batches whose rows make
+    room. ``key``: of an upsert, where an equal key is no obstacle.
+    """
     rows = connection.execute(_UNIQUE, {"oid": place.oid}).all()
     indexes = [_UniqueIndex(**row._mapping) for row in rows]
     if any((index.schema, index.table) != (place.schema, place.name) for index in indexes):

@@ -178,6 +178,19 @@ def supersede(connection: Connection, batch_id: int) -> int:
     return connection.execute(statement, {"id": batch_id}).rowcount
 
 
+def supersede_outdated(connection: Connection, family_id: int) -> int:
+    """Cancel the publications that are decided and not carried out of batches whose place a later
+    replay of the whole batch has taken, and return how many.
+    """
+    statement = text("""
+        UPDATE publication SET replaced_at = now()
+        WHERE published_at IS NULL AND replaced_at IS NULL AND batch_id IN
+          (SELECT b.batch_id FROM batch b
+           WHERE b.family_id = :id AND b.status = 'settled' AND is_outdated(b.batch_id))
+    """)
+    return connection.execute(statement, {"id": family_id}).rowcount
+
+
 def has_earlier(connection: Connection, batch_id: int, sink: str, run_id: int) -> bool:
     """Return whether a publication of an earlier run of the sink for the batch was ever decided."""
     statement = text("""

@@ -219,11 +219,16 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
 
 
 def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int) -> bool:
-    """Mark an open batch as settled; return False if it was not open."""
+    """Mark an open batch as settled; return False if it was not open.
+
+    It is settled after all others of its family, even if the clock was set back since.
+    """
     statement = text("""
-        UPDATE batch SET status = 'settled', settled_at = clock_timestamp(), roots = :roots,
-          failed_roots = :failed
-        WHERE batch_id = :id AND status = 'open' RETURNING batch_id
+        UPDATE batch b SET status = 'settled', roots = :roots, failed_roots = :failed,
+          settled_at = greatest(clock_timestamp(), (
+            SELECT max(o.settled_at) + interval '1 microsecond' FROM batch o
+            WHERE o.family_id = b.family_id))
+        WHERE b.batch_id = :id AND b.status = 'open' RETURNING b.batch_id
     """)
     keys = {"id": batch_id, "roots": roots, "failed": failed}
     return connection.execute(statement, keys).first() is not None
