@@ -197,7 +197,7 @@ def claim_rest(connection: Connection, batch_id: int, original_batch_id: int) ->
         ), saved AS ({_SAVE_CLAIMS})
         UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch_id,
                not_before = NULL, updated_at = now()
-        WHERE m.original_batch_id = :original AND m.status = 'failed'
+        FROM claims c WHERE m.message_id = c.message_id  -- so that they are saved before
     """)
     keys = {"batch_id": batch_id, "original": original_batch_id}
     return connection.execute(statement, keys).rowcount
