@@ -22,11 +22,11 @@ REFUSED = {
     ),
     "TRUNCATE TABLE": (
         JOINED.format("known") + 'spark.sql("TRUNCATE TABLE default.Known")',
-        "TRUNCATE TABLE of known, which the script has written",
+        "TRUNCATE TABLE of default.Known, which the script has written",
     ),
     "TRUNCATE TABLE with a catalog": (
         JOINED.format("shop.known") + 'spark.sql("TRUNCATE TABLE spark_catalog.shop.known")',
-        "TRUNCATE TABLE of shop.known, which the script has written",
+        "TRUNCATE TABLE of spark_catalog.shop.known, which the script has written",
     ),
     "a name in a variable": (
         JOINED.format("known")

@@ -229,9 +229,9 @@ def test_backend_killed_while_a_run_posts(ledger, monkeypatch, when):
                 other.exec_driver_sql(f"SELECT pg_terminate_backend({backends[0]})")
 
     def killing(function):
-        def killed(*arguments):
+        def killed(*arguments, **options):
             kill_once()
-            return function(*arguments)
+            return function(*arguments, **options)
 
         return killed
 

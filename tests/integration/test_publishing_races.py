@@ -20,12 +20,11 @@ from ledger import (
 )
 from ledger.batch import combine_runs, follow_ups
 from ledger.batch.outcome.report import advise
-from ledger.batch.settlement import _settle
+from ledger.batch.settlement import Inspection, inspect, settle
 from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, StageError
 from ledger.execution import combine, settle_and_follow
-from ledger.store.queries import batches
 from tests.support import totals
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import pipeline
@@ -45,9 +44,9 @@ def test_two_replays_of_a_held_batch_settle_at_once(ledger):
     for replay in (first, second):
         ledger.run_replay(replay)
     with ledger.database.writer.begin() as connection:
-        batch = batches.lock_family(connection, first.batch_id, skip_locked=False)
-        assert batch is not None
-        _settle(connection, batch, None, None)  # not committed yet
+        found = inspect(connection, first.batch_id, None)
+        assert isinstance(found, Inspection)
+        settle(connection, found, None, now=None, skip_locked=False)  # not committed yet
         other = threading.Thread(target=lambda: ledger.settle(second.batch_id))
         other.start()
         other.join(1)

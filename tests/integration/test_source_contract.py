@@ -188,7 +188,7 @@ def test_a_kind_inherits_what_most_kinds_do_not_need(settings):
     assert source.not_reread is None
     reader = PlainReader()
     assert reader.formats == {}
-    assert reader.failure(ValueError("ledger.errors.InputError: gone")).args == ("gone",)
+    assert str(reader.failure(ValueError("ledger.errors.InputError: gone"))) == "gone"
     assert reader.failure(ValueError("other")) is None
 
 

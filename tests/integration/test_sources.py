@@ -423,20 +423,20 @@ def test_files_for_a_whole_stage_are_read_together(runner, tmp_path, sink_rows):
 @pytest.fixture
 def table(ledger):
     """A table of words on the real PostgreSQL, and its source."""
-    ledger.change("DROP TABLE IF EXISTS word_source")
-    ledger.change("CREATE TABLE word_source (id bigserial PRIMARY KEY, word text)")
+    ledger.change("DROP TABLE IF EXISTS public.word_source")
+    ledger.change("CREATE TABLE public.word_source (id bigserial PRIMARY KEY, word text)")
     yield SqlSource(
         ledger.database.plain.url.render_as_string(hide_password=False),
-        "word_source",
+        "public.word_source",
         cursor="id",
         schema="id BIGINT, word STRING",
     )
-    ledger.change("DROP TABLE word_source")
+    ledger.change("DROP TABLE public.word_source")
 
 
 def add(ledger, *words):
     for word in words:
-        ledger.change("INSERT INTO word_source (word) VALUES (:w)", w=word)
+        ledger.change("INSERT INTO public.word_source (word) VALUES (:w)", w=word)
 
 
 def position(ledger):
@@ -532,7 +532,7 @@ def test_a_row_of_a_running_transaction_is_not_passed_by(runner, ledger, table, 
     run = runner(words_of(table))
     slow = ledger.database.plain.connect()
     try:
-        slow.execute(sa.text("INSERT INTO word_source (word) VALUES ('slow')"))
+        slow.execute(sa.text("INSERT INTO public.word_source (word) VALUES ('slow')"))
         add(ledger, "fast")
         quick = partial(source_tables.safe_bound, wait_seconds=0.2)
         with pytest.MonkeyPatch.context() as patch:
@@ -552,7 +552,7 @@ def test_a_failed_row_is_replayed_from_the_snapshot(runner, ledger, table, sink_
     add(ledger, "a", "b")
     first = run.open("one")
     run.settled(first)
-    ledger.change("DELETE FROM word_source")
+    ledger.change("DELETE FROM public.word_source")
     fixed = runner(words_of(table))
     fixed.settled(fixed.open_replay(first.batch_id))
     assert delivered(sink_rows) == ["a", "b"]
@@ -566,7 +566,7 @@ def test_a_password_is_nowhere_in_the_ledger(runner, ledger, table):
     run = runner(words_of(dataclasses.replace(table, url=secret)))
     add(ledger, "a")
     batch = run.open("one")
-    ledger.change("ALTER TABLE word_source RENAME COLUMN word TO other")
+    ledger.change("ALTER TABLE public.word_source RENAME COLUMN word TO other")
     with pytest.raises(InputError) as failure:
         run.step(batch, "words")
     rows = ledger.rows(
@@ -574,23 +574,23 @@ def test_a_password_is_nowhere_in_the_ledger(runner, ledger, table):
     )
     assert len(rows) == 2
     for text in [str(failure.value), *(row.row for row in rows)]:
-        assert "word_source" in text
+        assert "public.word_source" in text
         assert "pass-phrase" not in text
 
 
 def test_more_equal_values_than_there_is_room_for(runner, ledger, tmp_path, sink_rows):
     """Rows of one cursor value are read together, be there room for fewer."""
-    ledger.change("CREATE TABLE tie_source (id bigint, word text)")
-    ledger.change("INSERT INTO tie_source VALUES (7, 'a'), (7, 'b'), (7, 'c')")
+    ledger.change("CREATE TABLE public.tie_source (id bigint, word text)")
+    ledger.change("INSERT INTO public.tie_source VALUES (7, 'a'), (7, 'b'), (7, 'c')")
     url = ledger.database.plain.url.render_as_string(hide_password=False)
-    source = SqlSource(url, "tie_source", cursor="id", schema="id BIGINT, word STRING")
+    source = SqlSource(url, "public.tie_source", cursor="id", schema="id BIGINT, word STRING")
     try:
         run = runner(words_of(source, max_pending=2))
         assert run.settled(run.open("one")).roots == 3
         assert delivered(sink_rows) == ["a", "b", "c"]
         assert position(ledger) == ["7"]
     finally:
-        ledger.change("DROP TABLE tie_source")
+        ledger.change("DROP TABLE public.tie_source")
 
 
 # Untracked records

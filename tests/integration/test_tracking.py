@@ -629,7 +629,7 @@ def test_partition_column_must_exist(runner, tmp_path):
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "keep")
-    with pytest.raises(StageError, match="'out' is partitioned by 'day'"):
+    with pytest.raises(StageError, match="'out': it is partitioned by 'day', which"):
         run.step(batch, "out")
 
 
