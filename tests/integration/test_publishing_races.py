@@ -44,9 +44,9 @@ def test_two_replays_of_a_held_batch_settle_at_once(ledger):
     for replay in (first, second):
         ledger.run_replay(replay)
     with ledger.database.writer.begin() as connection:
-        found = inspect(connection, first.batch_id, None)
-        assert isinstance(found, Inspection)
-        settle(connection, found, None, now=None, skip_locked=False)  # not committed yet
+        inspection = inspect(connection, first.batch_id, None)
+        assert isinstance(inspection, Inspection)
+        settle(connection, inspection, None, now=None, skip_locked=False)  # not committed yet
         other = threading.Thread(target=lambda: ledger.settle(second.batch_id))
         other.start()
         other.join(1)
