@@ -312,7 +312,6 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, ledger):
         (("--until", "2013-01-01"), []),
         (("--since", "2100-01-01"), []),
         (("--quarantined",), []),
-        (("--kept-back",), []),
     ]
     for options, count in wanted:
         data = cli.json("replay", "chain:pipeline", "--dry-run", *options)

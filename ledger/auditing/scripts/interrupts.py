@@ -3,20 +3,22 @@
 import logging
 import signal
 from contextlib import suppress
-from threading import Thread, current_thread, main_thread
+from threading import Event, Thread, current_thread, main_thread
 from typing import NoReturn
 
 from pyspark import SparkContext
 
 _SECONDS = 5
+INTERRUPTED = Event()
 
 
 def interrupt(signal_number: int, frame: object) -> NoReturn:
     """Handle a signal as Ctrl-C, without the stacks that Spark and py4j log of what it cuts off.
 
     The handler that Spark installs calls its JVM in the middle of another call. Another thread may
-    call it.
+    call it. ``INTERRUPTED`` is set for a script that goes on: a finalizer swallows the exception.
     """
+    INTERRUPTED.set()
     logging.disable()
     thread = Thread(target=_quieten, daemon=True)
     thread.start()

@@ -17,7 +17,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from ledger.auditing.report import AuditReport
 from ledger.auditing.scripts.files import ScriptFiles, intercept_files
 from ledger.auditing.scripts.forbidden import CONNECT, forbid
-from ledger.auditing.scripts.interrupts import take_interrupts
+from ledger.auditing.scripts.interrupts import INTERRUPTED, take_interrupts
 from ledger.auditing.scripts.java_calls import intercept_java
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches, own_calls
@@ -66,6 +66,7 @@ def audit_script(
     job = JobAudit(folder.resolve(), lambda output: progress.on_write(output.name, output.place))
     failure = ""
     ScriptStop.raised.clear()
+    INTERRUPTED.clear()
     files = ScriptFiles(job)
     with intercepted(job, files):
         try:
@@ -76,6 +77,8 @@ def audit_script(
             if exit_.code not in (None, 0):
                 failure = f"ended with {exit_.code!r}"
         except Exception as error:
+            if INTERRUPTED.is_set():  # it fails for want of its JVM, which was interrupted, too
+                raise KeyboardInterrupt from error
             failure = _sentence_on(script, error)
     if ScriptStop.raised and not failure.startswith("stopped"):  # the script went on
         failure = f"stopped at {ScriptStop.raised[0]}"
