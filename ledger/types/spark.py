@@ -49,3 +49,8 @@ def without_lengths(kind: T.DataType) -> T.DataType:
 
 def _without_length(kind: T.DataType) -> T.DataType:
     return T.StringType() if isinstance(kind, T.CharType | T.VarcharType) else kind
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark takes it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"

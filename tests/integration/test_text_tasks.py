@@ -70,19 +70,6 @@ def test_what_comes_out_of_a_small_file_may_be_too_much_for_the_driver(
     assert records(spark, tmp_path, {})[0] == here
 
 
-def test_what_was_read_by_columns_is_parsed_no_more(spark, tmp_path, capsys):
-    """Where the driver has read all records of a file so, Spark gets values and no parser: a
-    reference is read by each batch. One record that may need the parser brings it back."""
-    (tmp_path / "a.csv").write_text(CSV)
-    source = source_of("in", FileSource(f"{tmp_path}/*", schema=SCHEMA))
-    source.reader(spark).records(Claim("in", f"{tmp_path}/*")).explain()
-    assert "from_csv" not in capsys.readouterr().out
-    assert {row[-1] for row in records(spark, tmp_path, {})[0]} == {None}
-    (tmp_path / "b.csv").write_text(CSV.splitlines()[0] + "\nno number\n")
-    source.reader(spark).records(Claim("in", f"{tmp_path}/*")).explain()
-    assert "from_csv" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_file_is_named_as_a_url(spark, tmp_path, scheme):
     """Whatever characters its path has, it is found again."""

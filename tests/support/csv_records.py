@@ -263,6 +263,7 @@ def cases(count: int, seed: int) -> list[Case]:
         "pipes, no quotes": form(["text1", "date", "text2"], sep="|", quote=""),
         "tabs, no quotes": form(["text1", "text2"], "NA", sep="\t", quote=""),
         "no quotes, an escape": form(["text1", "text2"], quote="", escape="\\"),
+        "quotes that are blanks": form(["text1", "int", "text2"], quote=" "),
         "single quotes": form(["text1", "int", "text2"], quote="'"),
         "backslashes": form(["text1", "int", "text2"], escape="\\"),
         "backslash everywhere": form(["text1", "text2"], quote="\\"),

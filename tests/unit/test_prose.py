@@ -13,12 +13,11 @@ from ledger.deltas import portions
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import base
 from ledger.sinks.postgres import declared, refusals
-from ledger.sources.files import lines, multiline
-from ledger.sources.parsing import patterns, values
+from ledger.sources.files import multiline
+from ledger.sources.parsing import exact, json_text, patterns, scalars
 from ledger.sources.sql import connection
 from ledger.store.connection import QUERY_TIMEOUT
 from ledger.store.queries import pages
-from ledger.types import ddl
 from scripts.figures import begins_with_a_clause, docstrings, modules
 from tests.support.pages import PAGES
 from tests.support.places import ROOT
@@ -245,13 +244,12 @@ def test_limits_are_those_of_the_code():
         "records that one row may come from": Pipeline("limits").max_anchors,
         "rows of a batch that one PostgreSQL": refusals.MOST_REFUSED,
         "lines of one quoted value": multiline.MOST_LINES,
-        "fields of a CSV line": lines._MOST_FIELDS,
-        "digits of a JSON decimal": (values.MOST_DIGITS, values.MOST_EXPONENT),
-        "a number of JSON in a `VARIANT`": ddl.MOST_DIGITS,
+        "objects and lists of JSON within one another": json_text.MOST_NESTED,
+        "digits of a JSON decimal": (scalars.MOST_DIGITS, scalars.MOST_EXPONENT),
         "digits after the second": patterns.MOST_DIGITS,
-        "characters of a decimal": values.MOST_CHARACTERS,
+        "characters of a decimal": scalars.MOST_CHARACTERS,
         "content of a failed record": portions.MOST_DETAIL,
-        "a value that a reason quotes": lines._MOST_SHOWN,
+        "a value that a reason quotes": exact._MOST_SHOWN,
         "a reason": text.MOST_REASON,
         "retries of a record": Pipeline("limits").max_replays,
         "age of a batch": Pipeline("limits").max_batch_age_seconds / DAY,

@@ -5,6 +5,7 @@ import errno
 import gzip
 import io
 import re
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,8 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
     DayTimeIntervalType,
@@ -31,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from ledger import FileSource
+from ledger.core.column_names import RAW
 from ledger.errors import InputError, UnavailableError, redacted, shown
 from ledger.settings import Settings
 from ledger.sources.files import layouts as files
@@ -38,7 +38,7 @@ from ledger.sources.files import lines, multiline
 from ledger.sources.files.blocks import cut
 from ledger.sources.files.text import TextReader
 from ledger.sources.listing import FoundFile, most_records
-from ledger.sources.parsing import numerals
+from ledger.sources.parsing import json_text
 from ledger.sources.parsing.keys import folded, spelt
 from ledger.sources.references import Reference
 from ledger.sources.registry import source_of
@@ -53,18 +53,17 @@ def schema(**kinds):
 
 
 def form(**options):
-    names = ["n", "s"]
-    # Of a type that is never read by columns: each record is handed on as it stands.
-    return lines.Format("csv", schema(n=FloatType()), names, None, options, multiline=True)
+    return lines.Format("csv", schema(n=FloatType()), ["n", "s"], None, options, multiline=True)
 
 
 def read(path, data, header=None, **options):
     """The records of a file, as bytes."""
     path.write_bytes(data)
-    csv = form(**options)
+    # With more columns than any record has fields each fails, and keeps its bytes.
+    csv = replace(form(**options), names=[*"abcdefghi"])
     own = cut(str(path), csv, header)
     batches = TextReader(csv, own).batches(range(len(own)))
-    return [record for batch in batches for record in batch.column(0).to_pylist()]
+    return [record for batch in batches for record in batch.column(RAW).to_pylist()]
 
 
 def split(text, **options):
@@ -486,39 +485,6 @@ def test_texts_are_matched_to_their_end():
 
 
 @pytest.mark.parametrize(
-    "number",
-    ["1.10", "1e2", "1E5", "-0", "-0.00", "0.0001", "0.00", "007", "12345678.5", "1.123456789",
-     "1e400", "0.12345678901234567", "NaN", "-Infinity", "+INF"],
-)  # fmt: skip
-def test_numbers_that_become_another_text(number):
-    """A number that is not the text of its double is looked at again; those that are, are not."""
-    assert not re.match(numerals._OWN_TEXT, f"{number}}}")
-    allowed = ("allowNumericLeadingZeros", "allowNonNumericNumbers")
-    assert re.fullmatch(numerals._number(dict.fromkeys(allowed, "true")), number)
-
-
-@given(st.integers(-9_999_999, 9_999_999), st.integers(0, 10**8 - 1))
-def test_numbers_that_are_the_text_of_their_double(whole, fraction):
-    """What passes for the text of its double is that: in Python as in Java, whose texts are the
-    same in this range."""
-    number = f"{whole}.{fraction:08}".rstrip("0")
-    number += "0" * number.endswith(".")
-    if re.match(numerals._OWN_TEXT, f"{number} ]"):
-        assert repr(float(number)) == number
-    assert re.match(numerals._FEW_DIGITS, f"{number},")
-
-
-@pytest.mark.parametrize(
-    ("number", "few"),
-    [("1.10", True), ("123456789012.345", True), ("1234567890123.456", False), ("1e2", False),
-     ("12345678901234567890", True), ("0.1234567890123456", False), ("5.", False)],
-)  # fmt: skip
-def test_numbers_that_a_double_has_exactly(number, few):
-    """For a decimal, a number of up to 15 digits is read once, and one of more again."""
-    assert bool(re.match(numerals._FEW_DIGITS, f"{number} }}")) is few
-
-
-@pytest.mark.parametrize(
     ("line", "whole"),
     [
         (r'"a"', True), (r'"\ud83d\ude00 \u00e9"', True), (r'"\\ud800"', True), (r'"\n\\"', True),
@@ -530,7 +496,7 @@ def test_half_a_character(line, whole):
     """An escape of half a character without the other half is found; an escaped backslash is
     none.
     """
-    assert bool(re.fullmatch(lines._PAIRED, line)) is whole
+    assert bool(re.fullmatch(json_text._PAIRED, line)) is whole
 
 
 class Silent:

@@ -57,8 +57,6 @@ def test_a_form_that_is_read(layout):
         form(["text"], sep="||"),
         form(["text"], sep="\0"),
         form(["text"], quote="«"),
-        form(["text"], quote=" "),
-        form(["text"], quote="\t"),
         form(["text"], escape="ä"),
         form(["text"], sep='"'),
         form(["text"], sep="\\", escape="\\"),

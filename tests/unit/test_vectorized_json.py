@@ -119,9 +119,6 @@ def test_values_are_of_the_types_that_spark_expects():
         b'{"n":1,"z":[-Infinity ]}',
         b'{"n":1,"z":"\xff"}',
         b'{"n":1,"z":' + b"[" * 1200 + b"]" * 1200 + b"}",
-        b'{"n":1,"z":1' + b"0" * 1000 + b"}",
-        b'{"n":1,"' + b"z" * 50_000 + b'":2}',
-        b'{"d":-0}',
         b'{"d":NaN}',
         b'{"d":' + b"9" * 400 + b"}",
         b'{"day":"2023-02-29"}',
@@ -131,7 +128,6 @@ def test_values_are_of_the_types_that_spark_expects():
         b'{" n":1}',
         b'{"\\u004E":1}',
         b'{"n\xc2\xa0":1}',
-        b'{"n":1,"_ackledger_end":"x"}',
     ],
 )
 def test_a_doubtful_record_is_left_alone(bad):
@@ -171,13 +167,6 @@ def test_a_bad_beginning_spoils_no_later_part():
     """Where it does not pay to try records, those of the next megabyte are tried all the same."""
     texts = [b'{"n":' + b" " * 40_000 + b"}"] * 30 + objects(500)
     assert unread(texts, form(TYPES)) == list(range(30))
-
-
-@pytest.mark.parametrize("key", [b"\\u005fackledger_end", b"_\\u0061ckledger_end"])
-def test_a_key_of_the_exact_reader_with_escapes_goes_to_it(key):
-    """It fails such a record, though no column lacks."""
-    texts = [b'{"n":1,"' + key + b'":"}"}', b'{"n":1,"z":"\\u00e4}"}']
-    assert unread(texts, form({"n": T.LongType()})) == [0]
 
 
 def test_null_in_a_required_column_goes_to_the_exact_reader():

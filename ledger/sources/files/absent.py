@@ -1,24 +1,26 @@
 """Columns that no record of a source has: null in all of them, or renamed where they come from."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from ledger.core.column_names import TEXT
 from ledger.errors import InputError, quote
 from ledger.sources.files.blocks import body
-from ledger.sources.files.lines import key_paths
-from ledger.sources.files.text import TextReader
+from ledger.sources.files.text import TextReader, in_tasks
 from ledger.sources.listing import UNREADABLE
+from ledger.sources.parsing.json_text import parser_of
 from ledger.sources.parsing.keys import KeyPath, folded
 from ledger.storage.parquet import null_paths, stored_file
 
@@ -27,7 +29,7 @@ _MOST_BLOCKS = 8  # that have these records
 _MOST_KEYS = 100  # the most frequent keys that are no columns, among which a new name is sought
 _MOST_SHOWN = 3
 _THREADS = 8
-_PATH = "_ackledger_path"
+_PATH, _TIMES = "_ackledger_path", "_ackledger_times"
 
 
 @dataclass(frozen=True)
@@ -154,12 +156,27 @@ def most_frequent(
 ) -> list[KeyPath]:
     """Return those of the ``missing`` paths that records have, and the most frequent keys that are
     no ``present`` columns."""
-    as_text = replace(reader, form=replace(reader.form, names=()))  # not by columns
-    keys = key_paths(F.col(TEXT), reader.form, present)
-    texts = as_text.frame(spark).select(F.explode(keys).alias(_PATH))
+    excluded, schema = set(present), reader.form.schema
+
+    def count(numbers: range) -> Iterator[pa.RecordBatch]:
+        parse = parser_of(reader.form.options)
+        for number in numbers:
+            for records in reader.lines(number):
+                counts = Counter[KeyPath]()
+                for line in records.texts(np.arange(len(records))):
+                    with suppress(ValueError):  # the record fails
+                        counts.update(_keys(parse(line.decode()), schema))
+                others = [path for path in counts if path not in excluded]
+                paths = pa.array([list(path) for path in others], pa.list_(pa.string()))
+                times = pa.array([counts[path] for path in others], pa.int64())
+                yield pa.RecordBatch.from_arrays([paths, times], [_PATH, _TIMES])
+
+    columns = f"{_PATH} array<string>, {_TIMES} bigint"
+    counted = in_tasks(spark, count, reader.shares, columns)
+    times = counted.groupBy(_PATH).agg(F.sum(_TIMES).alias(_TIMES))
     is_missing = F.array_contains(F.array(*map(_literal, missing)), F.col(_PATH))
-    counts = texts.groupBy(_PATH).count().orderBy(is_missing.desc(), F.desc("count"), _PATH)
-    rows = counts.limit(len(missing) + _MOST_KEYS).collect()
+    ordered = times.orderBy(is_missing.desc(), F.desc(_TIMES), _PATH)
+    rows = ordered.limit(len(missing) + _MOST_KEYS).collect()
     return [tuple(row[_PATH]) for row in rows]
 
 

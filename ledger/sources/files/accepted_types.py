@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _AS_TEXT = "declare STRING, and parse it in a stage"
-# Types of which Spark cannot write a snapshot, and those whose values its readers of text drop.
+# Types of which Spark cannot write a snapshot, and those that Arrow does not hand to Spark.
 _NOWHERE = r"interval|decimal\(0(,0)?\)"
-_NOT_IN_TEXT = rf"{_NOWHERE}|void|geo(metry|graphy)\(.*\)"
+_NOT_IN_TEXT = rf"{_NOWHERE}|void|geo(metry|graphy)\(.*\)|interval (year|month)( to month)?"
 _REFUSED = {"csv": rf"{_NOT_IN_TEXT}|array|map|struct", "json": _NOT_IN_TEXT, "parquet": _NOWHERE}
 
 
 def check_types(path: str, format: str, schema: "StructType | str") -> None:
     """Raise DeclarationError for a type that the records of a format cannot hold, at any depth, or
-    of which Spark's reader of this format makes another value."""
+    that would change a value."""
     kinds: Iterable[tuple[str, DataType | str]]
     if isinstance(schema, str):
         kinds = (columns(schema) or {}).items()
@@ -32,8 +32,11 @@ def check_types(path: str, format: str, schema: "StructType | str") -> None:
 
 def _faults(format: str, kind: "DataType | str") -> Iterator[str]:
     name, parts = parts_of(kind)
-    if format == "csv" and name == "variant":
-        yield f"expected no VARIANT in csv, of which 007 would become 7: {_AS_TEXT}"
+    if format != "parquet" and name == "variant":
+        yield (
+            f"expected no VARIANT in {format}, which would round numbers: declare STRING, which"
+            " keeps them as they are written, and call try_parse_json in a stage"
+        )
     if re.fullmatch(_REFUSED[format], re.sub(r" ?([(,)]) ?", r"\1", name)):
         yield f"expected a type that {format} can hold, found {name.upper()}: {_AS_TEXT}"
     if format == "json" and " collate " in name:

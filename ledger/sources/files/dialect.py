@@ -61,6 +61,21 @@ class Dialect:
         fields, rest = self._cut(record)
         return None if rest else [self._text(field) for field in fields]
 
+    def all_values(self, record: str) -> list[str | None] | None:
+        """The texts of all fields of a record, None for null; None where its quotes do not enclose
+        whole fields.
+        """
+        fields = self._fields.findall(self.separator + record)
+        if sum(map(len, fields)) + len(fields) != len(record) + 1:
+            return None
+        quote, null = self.quote, self.options.get("null_value") or ""
+        return [
+            self._value(text)
+            if text.startswith(quote)
+            else (text if text != null else None) or None
+            for text in fields
+        ]
+
     def values(self, record: str) -> list[str | None]:
         """The texts of a record's fields, None for null. Only the fields before a quote that is
         not where one may be; none of them where a quote is never closed.
@@ -87,6 +102,12 @@ class Dialect:
     def _field(self) -> re.Pattern[str]:
         end = rf"(?={re.escape(self.separator)}|\Z)"
         return re.compile(self.patterns[0] + end, re.DOTALL)
+
+    @cached_property
+    def _fields(self) -> re.Pattern[str]:
+        """A field behind its separator."""
+        separator = re.escape(self.separator)
+        return re.compile(rf"{separator}({self.patterns[0]})(?={separator}|\Z)", re.DOTALL)
 
     def _text(self, field: str) -> str:
         if not self._is_quoted(field):

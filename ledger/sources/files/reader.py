@@ -6,11 +6,12 @@ from functools import reduce
 from itertools import chain
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from ledger.core.column_names import BETWEEN, ERROR, FILE, MESSAGE, NAMES, RAW, TEXT
+from ledger.core.column_names import BETWEEN, ERROR, FILE, MESSAGE, NAMES, RAW
 from ledger.core.paths import literal
 from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
@@ -18,10 +19,10 @@ from ledger.sources.base import Claim, SourceReader, WrittenFiles
 from ledger.sources.files import absent, lines, writing
 from ledger.sources.files import layouts as files
 from ledger.sources.files.multiline import TOO_LONG
-from ledger.sources.files.records import records_of
 from ledger.sources.files.source import FileSource
-from ledger.sources.files.text import IS_LONG, TextReader, blocks_of
+from ledger.sources.files.text import TextReader, blocks_of
 from ledger.sources.files.writing import Writer
+from ledger.sources.parsing.exact import Parser, stored_schema
 from ledger.sources.parsing.typed import (
     aligned,
     check_schema,
@@ -30,7 +31,6 @@ from ledger.sources.parsing.typed import (
     parsed_again,
     struct,
 )
-from ledger.sources.vectorized.choice import reader_of
 from ledger.types.spark import walk
 
 _TIME = "spark.sql.timeType.enabled"
@@ -92,7 +92,7 @@ class Reader(SourceReader):
         if self._source.format == "parquet":
             return self._rows([file.path for file in inputs])
         frames = [
-            self._with_names(records_of(reader.form, reader.frame(self._spark)), reader.form)
+            self._with_names(reader.frame(self._spark), reader.form)
             for reader in self._readers(inputs)
         ]
         return reduce(DataFrame.union, frames)
@@ -108,15 +108,11 @@ class Reader(SourceReader):
     def write(self, claim: Claim, folder: str) -> WrittenFiles | None:
         """Write the records of a claim to a folder: see ``SourceReader.write``.
 
-        Return None, and write nothing, if some files cannot be read by columns. Return None as well
-        if there are no records.
+        Return None, and write nothing, if there are no records.
         """
-        is_text = self._source.format != "parquet"
-        if not is_text or reader_of(self._form(self.schema.names)) is None:
+        if self._source.format == "parquet":
             return None
         readers = list(self._readers(self._inputs(claim)))
-        if not all(reader.is_by_columns for reader in readers):
-            return None
         done = [
             Writer(reader, folder, number, self._source.by_name, writing.GROUP_BYTES).write(
                 self._spark
@@ -214,10 +210,8 @@ class Reader(SourceReader):
             return parsed_again(stored, self.schema)
         records = stored.where(F.col(ERROR).isNull())
         good = aligned(records, self.schema, self._source.options)
-        texts = F.col(RAW).cast("string").alias(TEXT)
-        is_long = (F.col(ERROR) == TOO_LONG).alias(IS_LONG)  # it is as long as it was
         names = [name for name in (MESSAGE, NAMES) if name in stored.columns]
-        spoilt = stored.where(F.col(ERROR).isNotNull()).select(*names, texts, is_long)
+        spoilt = stored.where(F.col(ERROR).isNotNull()).select(*names, RAW, ERROR)
         if NAMES not in stored.columns:
             again = self._again(spoilt, self.schema.names)
             return good.unionByName(again, allowMissingColumns=True)
@@ -230,7 +224,7 @@ class Reader(SourceReader):
 
     def _again(self, spoilt: DataFrame, names: Sequence[str]) -> DataFrame:
         form = self._form(names)
-        return self._with_names(records_of(form, spoilt.drop(NAMES)), form)
+        return self._with_names(_parsed_again(spoilt.drop(NAMES), form), form)
 
     def _form(self, names: Sequence[str]) -> lines.Format:
         source = self._source
@@ -242,6 +236,24 @@ class Reader(SourceReader):
             source.options,
             source.multiline,
         )
+
+
+def _parsed_again(spoilt: DataFrame, form: lines.Format) -> DataFrame:
+    """Records by their ``RAW`` as ``stored_schema`` has them, with their other columns."""
+    others = [field for field in spoilt.schema.fields if field.name not in (RAW, ERROR)]
+    schema = StructType([*others, *stored_schema(form.schema).fields])
+
+    def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parser = Parser(form)
+        for batch in batches:
+            errors = batch.column(ERROR).to_pylist()
+            # Of one that is too long the rest is not there.
+            failed = {number: why for number, why in enumerate(errors) if why == TOO_LONG}
+            table = parser.parse(batch.column(RAW).to_pylist(), failed)
+            columns = [*(batch.column(field.name) for field in others), *table.columns]
+            yield from pa.table(columns, names=schema.names).to_batches()
+
+    return spoilt.mapInArrow(parse, schema)
 
 
 def _place(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Read the records of text files in tasks: by columns, and as they stand where that is not sure."""
+"""Read the records of text files in tasks: by columns, and one by one where that is not sure."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,19 +16,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ledger.core.column_names import BETWEEN, FILE, TEXT
+from ledger.core.column_names import BETWEEN, FILE
 from ledger.core.paths import is_local
 from ledger.errors import InputError, quote
 from ledger.sources.files.blocks import BLOCK, Block, Cutter, body, cut, text_lines
 from ledger.sources.files.layouts import encoded
 from ledger.sources.files.lines import Format
+from ledger.sources.files.multiline import TOO_LONG
 from ledger.sources.listing import UNREADABLE, FoundFile, compression
+from ledger.sources.parsing.exact import OF_FAILED, Parser, stored_schema
 from ledger.sources.vectorized.choice import reader_of
 from ledger.sources.vectorized.lines import Lines, Read
 from ledger.storage.folders import FULL, no_space
-from ledger.types.spark_arrow import to_arrow_schema
+from ledger.types.spark import quoted
 
-IS_LONG = "_ackledger_long"  # whether a record has more lines than one may have
 HERE = 4 << 20  # bytes of all blocks that the driver reads by itself: no Python worker is started
 MOST_HERE = 4 * HERE  # of their records by columns
 CUT_HERE = 256 << 20  # bytes of all files that the driver cuts into blocks
@@ -41,13 +42,6 @@ _ROWS = 32_768  # records in one batch on their way to Spark
 
 BLOCK_NUMBER = "_ackledger_block_number"
 _PLACE = "place"  # of a block, as text
-_TEXTS = (
-    T.StructField(TEXT, T.BinaryType()),
-    T.StructField(IS_LONG, T.BooleanType()),
-    T.StructField(BLOCK_NUMBER, T.IntegerType()),
-)
-
-READ = "_ackledger_read"  # what was read of a record by columns, a struct
 
 
 def blocks_of(
@@ -85,10 +79,9 @@ class TextReader:
     def _by_columns(self) -> Callable[[Lines, Format], Read] | None:
         return reader_of(self.form)
 
-    @property
-    def is_by_columns(self) -> bool:
-        """Whether some records may be read by columns."""
-        return self._by_columns is not None
+    @cached_property
+    def _parser(self) -> Parser:
+        return Parser(self.form)
 
     @property
     def shares(self) -> list[range]:
@@ -97,38 +90,26 @@ class TextReader:
 
     @cached_property
     def schema(self) -> T.StructType:
-        """Schema of ``batches``.
-
-        It has a record's text, null if the record was read by columns; whether it is long; the
-        number of its block; and, if some are read by columns, ``READ``.
-        """
-        fields = list(_TEXTS)
-        if self.is_by_columns:
-            # A struct: of many columns Spark makes a method that is too much for the JVM.
-            own = enumerate(self.form.schema.fields)
-            read = T.StructType([T.StructField(str(n), field.dataType) for n, field in own])
-            fields.append(T.StructField(READ, read))
-        return T.StructType(fields)
+        """Schema of ``batches``: a record as ``stored_schema`` has it, with the number of its
+        block."""
+        number = T.StructField(BLOCK_NUMBER, T.IntegerType())
+        return T.StructType([number, *stored_schema(self.form.schema).fields])
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The records of the blocks, in order: ``FILE`` as a URL; ``TEXT``, a string of raw bytes,
-        and ``IS_LONG``, null of one that was read by columns, and left out where all are known to
-        be; and, if some may be, ``READ``, null of all others. Lazy."""
+        """The records of the blocks, in order: ``FILE`` as a URL, the schema's columns, ``RAW``,
+        ``ERROR`` and ``QUOTED``. Lazy."""
         urls = F.lit(BETWEEN.join(url(block.path) for block in self.blocks))
         file = F.get(F.split(urls, BETWEEN), F.col(BLOCK_NUMBER)).alias(FILE)
-        text = [F.col(TEXT).cast("string").alias(TEXT), F.col(IS_LONG)]
         batches = self.few()
         if batches is None:
             rows = in_tasks(spark, self.batches, self.shares, self.schema)
         elif not batches:
             rows = spark.createDataFrame([], self.schema)
         else:
-            table = pa.Table.from_batches(batches, self._arrow)
-            if self.is_by_columns and table[TEXT].null_count == len(table):
-                text = []
+            table = pa.Table.from_batches(batches)
             # In one part: a small source leaves one file, however many cores there are.
             rows = spark.createDataFrame(table, self.schema).coalesce(1)
-        return rows.select(file, *text, *self.schema.names[len(_TEXTS) :])
+        return rows.select(file, *(F.col(quoted(name)) for name in self.schema.names[1:]))
 
     def few(self) -> list[pa.RecordBatch] | None:
         """The records of all blocks; None where these are more than the driver reads, or more comes
@@ -150,50 +131,49 @@ class TextReader:
         for number in numbers:
             block = self.blocks[number]
             with _reading(block.path):
-                for batch in self._of(block):
-                    for first in range(0, len(batch), _ROWS):
-                        yield self._numbered(batch.slice(first, _ROWS), number)
+                for records in self._of(block):
+                    numbered = pa.repeat(pa.scalar(number, pa.int32()), len(records))
+                    parts = records.add_column(0, BLOCK_NUMBER, numbered).to_batches(_ROWS)
+                    yield from filter(len, parts)  # Spark takes an empty one for the end
 
-    def _numbered(self, part: pa.RecordBatch, number: int) -> pa.RecordBatch:
-        """Records of a block with its number."""
-        columns = {name: part.column(name) for name in part.schema.names}
-        columns[BLOCK_NUMBER] = pa.repeat(pa.scalar(number, pa.int32()), len(part))
-        arrays = [
-            columns[field.name] if field.name in columns else pa.nulls(len(part), field.type)
-            for field in self._arrow
-        ]
-        return pa.RecordBatch.from_arrays(arrays, self.schema.names)
+    def lines(self, number: int) -> Iterator[Lines]:
+        """The records of a block, each of which is a line."""
+        block, cutter = self.blocks[number], Cutter(self.form)
+        with _reading(block.path):
+            for text in body(block):
+                yield cutter.lines(text)
 
-    def _of(self, block: Block) -> Iterator[pa.RecordBatch]:
+    def _of(self, block: Block) -> Iterator[pa.Table]:
         cutter, whole = Cutter(self.form), body(block)
         for text in whole:
             records = cutter.lines(text)
             if cutter.breaks_off(records):
-                yield from _split(cutter.splitter.records(text_lines(chain([text], whole))))
+                yield from self._split(cutter.splitter.records(text_lines(chain([text], whole))))
                 return
-            yield self._batch(records)
+            yield self._parsed(records)
 
-    def _batch(self, records: Lines) -> pa.RecordBatch:
-        """Each line is a record."""
+    def _parsed(self, records: Lines) -> pa.Table:
+        """Lines, each of which is a record: by columns, and exactly those that cannot be."""
         if self._by_columns is None:
-            return pa.RecordBatch.from_pydict({TEXT: records.texts(np.ones(len(records), bool))})
+            return self._parser.parse(records.texts(np.arange(len(records))))
         read = self._by_columns(records, self.form)
-        names = [str(number) for number in range(len(read.columns.columns))]
-        is_null = pa.array(~read.was_read)
-        values = pa.StructArray.from_arrays(read.columns.columns, names, mask=is_null)
-        return pa.RecordBatch.from_pydict({TEXT: records.texts(~read.was_read), READ: values})
+        unread = np.flatnonzero(~read.was_read)
+        exact = self._parser.parse(records.texts(unread))
+        nothing = [
+            pa.nulls(len(records), field.type) for field in [*exact.schema][-len(OF_FAILED) :]
+        ]
+        table = pa.table([*read.columns.columns, *nothing], schema=exact.schema)
+        if not len(unread):
+            return table
+        rows = np.arange(len(records))
+        rows[unread] = len(records) + np.arange(len(unread))
+        return pa.concat_tables([table, exact]).take(pa.array(rows))
 
-    @cached_property
-    def _arrow(self) -> pa.Schema:
-        return to_arrow_schema(self.schema)
-
-
-def _split(records: Iterator[tuple[str, bool]]) -> Iterator[pa.RecordBatch]:
-    """The records of lines of which some are no record."""
-    while rows := _next_rows(records):
-        texts = pa.array([text for text, _ in rows], pa.binary())
-        is_long = pa.array([is_long for _, is_long in rows], pa.bool_())
-        yield pa.RecordBatch.from_pydict({TEXT: texts, IS_LONG: is_long})
+    def _split(self, records: Iterator[tuple[str, bool]]) -> Iterator[pa.Table]:
+        """The records of lines of which some are no record."""
+        while rows := _next_rows(records):
+            failed = {number: TOO_LONG for number, (_, is_long) in enumerate(rows) if is_long}
+            yield self._parser.parse([text for text, _ in rows], failed)
 
 
 def url(path: str) -> str:

@@ -1,7 +1,7 @@
 """Patterns of dates and timestamps, checked where they are declared.
 
-Spark makes up the parts that a pattern lacks, cuts what a type does not hold, and refuses other
-patterns only when it reads a record.
+A pattern is one of Java, as Spark has it. Refused are those that lack a part of a date or have more
+than the type of the column holds, and those that Spark does not write.
 """
 
 import re
@@ -36,15 +36,15 @@ _IN_A_STAGE = "declare STRING and parse it in a stage"
 def fault(option: str, pattern: str) -> str | None:
     """Why texts of a pattern would not become exact values, and what to do; None if they would."""
     try:
-        parts = list(_parts(pattern))
+        parts = list(parts_of(pattern))
     except ValueError as exc:
         return str(exc)
     return next(_faults(option, parts), None)
 
 
-def _parts(pattern: str) -> Iterator[tuple[str, Section]]:
+def parts_of(pattern: str) -> Iterator[tuple[str, Section]]:
     """Cut a pattern into runs of letters and other texts, each with its section. Raises ValueError
-    where Spark would raise, or would parse no text."""
+    for a pattern that reads no text."""
     section: Section = ()
     opened, before = 0, ""  # the last field with any number of digits of those right before
     outside: list[str] = []  # the same where a section began
@@ -52,11 +52,11 @@ def _parts(pattern: str) -> Iterator[tuple[str, Section]]:
         token = match[0]
         if match[1]:
             if not _READ.fullmatch(token):
-                raise ValueError(f"Spark does not parse {token}: {_instead(token[0])}")
+                raise ValueError(f"{token} is not read: {_instead(token[0])}")
             is_open = _DIGITS.fullmatch(token) and token not in _FIXED
             if before and is_open:
                 raise ValueError(
-                    f"Spark does not parse {token} right behind {before}, of which it takes all"
+                    f"{token} right behind {before} is not read, because either has any number of"
                     f" digits: {_IN_A_STAGE}"
                 )
             if token[0] == "S" or not _DIGITS.fullmatch(token):
@@ -89,12 +89,12 @@ def _faults(option: str, parts: list[tuple[str, Section]]) -> Iterator[str]:
     missing = _missing(parts)
     if missing:
         usual = _DATE[missing][1]
-        yield f"it has no {missing}, which Spark would make up: add {usual}, outside of [ and ]"
+        yield f"it has no {missing}, which would be made up: add {usual}, outside of [ and ]"
     fields = [(token, section) for token, section in parts if token[0].isalpha()]
     for token, section in fields:
         letter = token[0]
         if token == "yy":
-            yield f"yy has no century, which Spark would make up: write yyyy, or {_IN_A_STAGE}"
+            yield f"yy has no century, which would be made up: write yyyy, or {_IN_A_STAGE}"
         if letter in _ZONES:
             yield (
                 f"{token} is the name of a time zone, in which an hour comes twice when the clocks"
@@ -114,7 +114,7 @@ def _faults(option: str, parts: list[tuple[str, Section]]) -> Iterator[str]:
         if needed and not any(
             other[0] in needed and section[: len(outer)] == outer for other, outer in fields
         ):
-            yield f"it has {token} without {what}, which Spark would make up: {usual}"
+            yield f"it has {token} without {what}, which would be made up: {usual}"
     times = [token for token, _ in fields if token[0] in _TIMES]
     if times and option == "dateFormat":
         yield (

@@ -1,27 +1,29 @@
 """Records that have types already: what does not fit the schema fails, today's or another day's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import ArithmeticException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     DateType,
+    MapType,
     NullType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, check_names, is_own
 from ledger.errors import MARKS, QUOTE, UNQUOTE, DeclarationError, InputError, suggestion
-from ledger.sources.parsing.values import from_text, nulls
-from ledger.types.spark import nullable, without_lengths
-
-CORRUPT = "_ackledger_corrupt"  # a column of Spark's readers of text
+from ledger.sources.parsing.scalars import value_of
+from ledger.types.spark import NESTED, nullable, without_lengths
 
 
 def struct(schema: StructType | str) -> StructType:
@@ -143,6 +145,14 @@ def _fitted(value: Column, had: DataType, kind: DataType, options: Mapping[str, 
     return F.when(result.try_cast(had) == value, result)
 
 
+def from_text(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
+    """A text in another type, as a field of CSV is read; null where it does not fit. No text fits
+    a type with parts."""
+    if isinstance(kind, (*NESTED, VariantType)):
+        return F.lit(None).cast(kind)
+    return F.udf(value_of(kind, options), without_lengths(kind))(text)
+
+
 def checked(rows: DataFrame, schema: StructType) -> DataFrame:
     """Rows of the schema with ``RAW`` and ``ERROR``: of those with a null where none may be; and
     with ``QUOTED``, which is null."""
@@ -159,3 +169,36 @@ def _marks(error: Column, quoted: Column, names: Sequence[str]) -> list[Column]:
     fields = F.struct(*(F.col(f"`{name}`") for name in names))
     raw = F.when(error.isNotNull(), F.to_json(fields)).cast("binary")
     return [raw.alias(RAW), error.alias(ERROR), quoted.alias(QUOTED)]
+
+
+def nulls(
+    column: Column, field: StructField, name: str, within: Column | None = None
+) -> Iterator[tuple[Column, str]]:
+    """Conditions under which a value, or a part of it, is null that may not be, each with the
+    reason. ``within``: the struct that has it."""
+    kind, absent = field.dataType, column.isNull()
+    if not field.nullable:
+        yield absent if within is None else within.isNotNull() & absent, f"{name} is null"
+    if isinstance(kind, StructType):
+        for part in kind.fields:
+            yield from nulls(column[part.name], part, f"{name}.{part.name}", column)
+    elif nullable(kind) != kind:
+        yield _has_nulls(column, kind), f"{name} has a null where none may be"
+
+
+def _has_nulls(value: Column, kind: DataType) -> Column:
+    """Whether a part of a value, at any depth, is null that may not be."""
+    if isinstance(kind, MapType):
+        return _has_nulls(F.map_values(value), ArrayType(kind.valueType, kind.valueContainsNull))
+    if isinstance(kind, ArrayType):
+
+        def is_wrong(element: Column) -> Column:
+            null = F.lit(not kind.containsNull) & element.isNull()
+            return null | _has_nulls(element, kind.elementType)
+
+        return F.coalesce(F.exists(value, is_wrong), F.lit(False))
+    wrong = F.lit(False)
+    for field in kind.fields if isinstance(kind, StructType) else ():
+        part = value[field.name]
+        wrong |= F.lit(not field.nullable) & part.isNull() | _has_nulls(part, field.dataType)
+    return value.isNotNull() & wrong

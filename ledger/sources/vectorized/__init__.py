@@ -1,3 +1,3 @@
 """Records of a text read by columns, with Arrow's readers, where these are sure to read what the
-exact reader would: see ``ledger.sources.files.lines``, which reads the others.
+exact reader would: see ``ledger.sources.parsing.exact``, which reads the others.
 """

@@ -14,19 +14,14 @@ from pyarrow import csv
 from pyspark.sql import types as T
 
 from ledger.sources.files.lines import Format
+from ledger.sources.parsing.scalars import FORMATS
 from ledger.sources.vectorized import texts
 from ledger.sources.vectorized.lines import Lines, Read, is_utf8, mask
 from ledger.types.spark_arrow import to_arrow_type
 
-# Both readers drop a byte order mark at the beginning of what they read, each of something else.
-# Spark's ends a record with U+FFFF, and leaves out NUL behind a quote, or puts one more in.
+# The exact reader fails a record that has one of these, or begins with the mark.
 _DOUBTFUL = "\ufeff\0\uffff"
 _OPTIONS = {"sep", "quote", "escape"}  # not emptyValue, which is another null
-_TIME_FORMATS: dict[str, type[T.DataType]] = {
-    "dateFormat": T.DateType,
-    "timestampFormat": T.TimestampType,
-    "timestampNTZFormat": T.TimestampNTZType,
-}
 _MOST_BYTES = 1 << 30  # Arrow counts those of a block, and of a column, with 32 bits
 
 
@@ -40,8 +35,6 @@ def reads(form: Format) -> bool:
         and all(_is_read(option, kinds) for option in form.options)
         and all(map(_is_plain, (dialect.separator, dialect.quote, dialect.escape)))
         and dialect.separator not in ("", dialect.quote, dialect.escape)
-        # Spark's reader trims blanks that are quotes.
-        and (not dialect.quote or dialect.quote > " ")
         and (form.null_value is None or is_utf8(form.null_value.encode(errors="surrogatepass")))
         and len(set(form.names)) == len(form.names)
         and not set(form.names).isdisjoint(form.schema.names)
@@ -71,8 +64,8 @@ def read(records: Lines, form: Format) -> Read:
 
 
 def _is_read(option: str, kinds: list[T.DataType]) -> bool:
-    if option in _TIME_FORMATS:
-        return not any(isinstance(kind, _TIME_FORMATS[option]) for kind in kinds)
+    if option in FORMATS.values():
+        return not any(FORMATS.get(type(kind)) == option for kind in kinds)
     return option in _OPTIONS
 
 

@@ -16,8 +16,9 @@ from pyarrow import json
 from pyspark.sql import types as T
 
 from ledger.sources.files.lines import Format
+from ledger.sources.parsing.json_text import MOST_NESTED
 from ledger.sources.parsing.keys import folded
-from ledger.sources.parsing.values import FORMATS
+from ledger.sources.parsing.scalars import FORMATS
 from ledger.sources.vectorized.lines import Lines, Read, mask
 from ledger.sources.vectorized.texts import TIMES, converted, converts
 from ledger.types.spark_arrow import to_arrow_type
@@ -26,14 +27,7 @@ from ledger.types.spark_arrow import to_arrow_type
 _REFUSED = (
     (b"NaN", re.compile(rb"NaN(?<=[:\[,\s-]NaN)\s*+[,\]}]")),
     (b"Inf", re.compile(rb"Inf(?<=[:\[,\s-]Inf)(?:inity)?+\s*+[,\]}]")),
-    # A key of the exact reader's own, which it fails with another type, by its letters or escapes.
-    (b"_ackledger", re.compile(b"_ackledger")),
-    (b"\\u00", re.compile(rb"\\u00[567]")),
 )
-# Limits of Spark's reader: bytes of a key and of a number, objects and lists in one another.
-_MOST_BYTES, _MOST_DIGITS, _MOST_NESTED = 50_000, 1000, 1000
-_STRIDE = 64  # of so many bytes one is looked at for long numbers
-_LONG_NUMBER = re.compile(rb"[-+.eE\d]{%d}" % (_MOST_DIGITS // _STRIDE))
 
 # A name that JSON writes in one way, and that stands nowhere but in quotes.
 _SIMPLE = re.compile(r"[\w.$@/#*+-][\w .$@/#*+-]*", re.ASCII)
@@ -58,7 +52,7 @@ def reads(form: Format) -> bool:
         and bool(kinds)
         and list(form.names) == form.schema.names
         and all(converts(kind) and not isinstance(kind, T.DecimalType) for kind in kinds)
-        and all(name in FORMATS for name in form.options)
+        and all(name in FORMATS.values() for name in form.options)
         and not (form.options and any(isinstance(kind, TIMES) for kind in kinds))
     )
 
@@ -99,24 +93,22 @@ def _candidates(records: Lines) -> np.ndarray:
     on a null that stands there.
     """
     lengths = records.ends - records.starts
-    fit: np.ndarray = (lengths > 1) & (lengths <= _MOST_BYTES)
+    fit: np.ndarray = lengths > 1
     codes = np.frombuffer(records.data, np.uint8)
     fit[fit] &= codes[records.starts[fit]] == ord("{")
     fit[fit] &= codes[records.ends[fit] - 1] == ord("}")
     if b"}{" in records.data:  # two objects, whose line Arrow does not name
         fit &= ~_holders(records, re.compile(rb"}{"))
-    fit &= ~_holders(records, _LONG_NUMBER, _STRIDE) | (lengths < _MOST_DIGITS)
-    for number in np.flatnonzero(fit & (lengths > 2 * _MOST_NESTED)).tolist():
+    for number in np.flatnonzero(fit & (lengths > 2 * MOST_NESTED)).tolist():
         record = records.data[records.starts[number] : records.ends[number]]
-        fit[number] = record.count(b"{") + record.count(b"[") < _MOST_NESTED
+        fit[number] = record.count(b"{") + record.count(b"[") <= MOST_NESTED
     fit &= records.are_utf8()
     return fit
 
 
-def _holders(records: Lines, pattern: re.Pattern[bytes], step: int = 1) -> np.ndarray:
-    """Find the records that hold a pattern: in every ``step``th of their bytes."""
-    matches = pattern.finditer(records.data[::step])
-    places = np.array([match.end() - 1 for match in matches], np.int64) * step
+def _holders(records: Lines, pattern: re.Pattern[bytes]) -> np.ndarray:
+    """Find the records that hold a pattern."""
+    places = np.array([match.end() - 1 for match in pattern.finditer(records.data)], np.int64)
     numbers = np.searchsorted(records.starts, places, side="right") - 1
     holders: np.ndarray = np.zeros(len(records), bool)
     holders[numbers[numbers >= 0]] = True
@@ -214,9 +206,7 @@ def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray
         times = converted(column, kind)
         return times, mask(pc.equal(times.is_null(), column.is_null()))
     if isinstance(kind, T.DoubleType):
-        numbers = column.fill_null(0).to_numpy()
-        is_minus_zero = (numbers == 0) & np.signbit(numbers)  # Spark's reader takes -0 for 0
-        return column, np.isfinite(numbers) & ~is_minus_zero
+        return column, np.isfinite(column.fill_null(0).to_numpy())
     return column, np.ones(len(column), bool)
 
 

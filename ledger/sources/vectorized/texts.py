@@ -1,7 +1,7 @@
 """Columns of texts into values of a type: of a text only if the exact reader makes the same of it.
 
 A cast of Arrow fails for a column as a whole. So the texts that it is sure to take are looked for
-first; any other is null, as one that ``parsing.values`` may still make a value of.
+first; any other is null, as one that ``parsing.scalars`` may still make a value of.
 """
 
 import pyarrow as pa

@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType, StructType
 from ledger.batch.records.payloads import failed_keys, keep_payloads
 from ledger.core.column_names import ERROR, MESSAGE, RAW, is_own
 from ledger.sources.base import Claim
-from ledger.sources.parsing import values
+from ledger.sources.parsing.typed import from_text
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.origins.replay import FromRecords, raw
 from ledger.spark.origins.snapshot import Snapshot
@@ -127,8 +127,8 @@ def _typed(name: str, kind: DataType, options: Mapping[str, str]) -> Column:
     text = F.col(f"`{name}`")
     if isinstance(kind, NESTED):
         return text
-    as_stored = values.from_text(text, kind, {})
-    unparsed = F.coalesce(values.from_text(text, kind, options), as_stored)
+    as_stored = from_text(text, kind, {})
+    unparsed = F.coalesce(from_text(text, kind, options), as_stored)
     return F.when(F.col(_PARSED), as_stored).otherwise(unparsed).alias(name)
 
 

@@ -6,11 +6,11 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ledger.core.column_names import ERROR, TEXT
-from ledger.sources.files.lines import Format, parsed
+from ledger.core.column_names import ERROR
+from ledger.sources.files.lines import Format
+from ledger.sources.parsing.exact import Parser
 from ledger.sources.vectorized.json_lines import read, reads
 from ledger.sources.vectorized.lines import Lines, Read
 
@@ -324,12 +324,9 @@ def by_hand(kinds):
     return texts
 
 
-def oracle(spark, texts, a_form):
+def oracle(texts, a_form):
     """The exact reader's columns, with its errors, as a table."""
-    rows = spark.createDataFrame(list(enumerate(texts)), "n long, text binary")
-    lines = rows.select("n", F.col("text").cast("string").alias(TEXT))
-    columns = [F.col(f"`{name.replace('`', '``')}`") for name in a_form.schema.names]
-    return parsed(lines, a_form).orderBy("n").select(ERROR, *columns).toArrow()
+    return Parser(a_form).parse(texts).combine_chunks().select([ERROR, *a_form.schema.names])
 
 
 def bits(column):
@@ -371,7 +368,7 @@ def joined(results):
 
 
 @pytest.mark.parametrize("name", _FORMS)
-def test_what_is_read_by_columns_is_exact(spark, name):
+def test_what_is_read_by_columns_is_exact(name):
     """Of each record that is read by columns, alone or among others, the exact reader reads the
     same, and fails none."""
     dice, kinds = random.Random(name), _FORMS[name]
@@ -382,7 +379,7 @@ def test_what_is_read_by_columns_is_exact(spark, name):
     hand = [] if name == "names" else by_hand(kinds)
     texts = [*hand, *(nasty(dice, kinds) for _ in range(1200)), *clean]
     dice.shuffle(texts)
-    exact = oracle(spark, texts, a_form)
+    exact = oracle(texts, a_form)
     single = joined(alone(texts, a_form))
     assert difference(exact, texts, single) is None
     for size in (10, len(texts)):

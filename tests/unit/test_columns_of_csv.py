@@ -1,27 +1,22 @@
 """CSV read by columns: the exact reader's values, and no record that it fails."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from ledger.core.column_names import ERROR, TEXT
-from ledger.sources.files import lines
+from ledger.core.column_names import ERROR
+from ledger.sources.parsing.exact import Parser
 from ledger.sources.vectorized import csv
 from tests.support.csv_records import KINDS, cases, clean, form, records
 
 SEED, RECORDS = 29, 1000
 
 
-def exact(spark, layout, texts):
+def exact(layout, texts):
     """What the exact reader makes of texts, in their order."""
-    table = pa.table({"at": range(len(texts)), "raw": pa.array(texts, pa.binary())})
-    rows = spark.createDataFrame(table).select("at", F.col("raw").cast("string").alias(TEXT))
-    return lines.parsed(rows, layout).toArrow().sort_by("at")
+    return Parser(layout).parse(texts)
 
 
 def same(column, other):
@@ -37,11 +32,11 @@ def shown(column):
     return (column.cast(pa.string()) if temporal else column).to_pylist()
 
 
-def require_same(spark, layout, texts, **cut):
+def require_same(layout, texts, **cut):
     """Fail unless what is read by columns is what the exact reader makes of it, and nothing else
     has a value; returns which records were read. See also ``require_same_fields``."""
     read = csv.read(records(texts, **cut), layout)
-    expected = exact(spark, layout, texts)
+    expected = exact(layout, texts)
     was_read = pa.array(read.was_read)
     errors = expected[ERROR].to_pylist()
     refused = [(texts[at], errors[at]) for at in np.flatnonzero(read.was_read) if errors[at]]
@@ -71,23 +66,23 @@ def require_same_fields(layout, texts, expected):
             assert wrong == []
 
 
-def test_nothing_is_read_but_what_the_exact_reader_reads(spark):
+def test_nothing_is_read_but_what_the_exact_reader_reads():
     """Of nasty records in each form, those that are read by columns have the exact reader's values,
     and it fails none of them; of each form some are read."""
 
     def check(case):
         assert csv.reads(case.form), case.name
-        was_read = require_same(spark, case.form, case.texts)
+        was_read = require_same(case.form, case.texts)
         assert was_read.mean() >= case.ratio, case.name
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(check, cases(RECORDS, SEED)))
+    for case in cases(RECORDS, SEED):
+        check(case)
 
 
 @pytest.mark.parametrize("line_break", [b"\n", b"\r\n", b"\r", b"\n\r\n\r\r"])
-def test_clean_records_are_read_as_a_whole(spark, line_break):
+def test_clean_records_are_read_as_a_whole(line_break):
     """Records that a program writes are all read, whatever ends a line; between them, and before
     the first, there may be empty lines."""
     layout = form([*KINDS, "unused"], "NA", schema=[*KINDS, "text2"])
     texts = clean(layout, 500, SEED)
-    assert require_same(spark, layout, texts, line_break=line_break, before=line_break).all()
+    assert require_same(layout, texts, line_break=line_break, before=line_break).all()

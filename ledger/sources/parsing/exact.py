@@ -1,0 +1,172 @@
+"""Parse records exactly: each becomes a row of its schema, or keeps its bytes and a reason."""
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from ledger.core.column_names import ERROR, QUOTED, RAW
+from ledger.sources.files.lines import Format
+from ledger.sources.parsing import csv_text, json_text
+from ledger.sources.parsing.columns import Fit, of_json, of_texts
+from ledger.sources.parsing.json_text import Doubled, text_of
+from ledger.sources.parsing.keys import misspelt
+from ledger.types.spark import nullable, without_lengths
+from ledger.types.spark_arrow import to_arrow_schema
+
+NOT_UTF8 = "not UTF-8"
+_MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
+_ROWS = 32_768  # records whose values are in memory
+OF_FAILED = (
+    T.StructField(RAW, T.BinaryType()),
+    T.StructField(ERROR, T.StringType()),
+    T.StructField(QUOTED, T.StringType()),
+)
+Reason = tuple[str, str | None]  # and the value that it quotes, which ends it
+
+
+def stored_schema(schema: T.StructType) -> T.StructType:
+    """The columns of parsed records: those of the schema, each of which may be null, and of those
+    that did not parse ``RAW``, ``ERROR`` and ``QUOTED``."""
+    own = nullable(without_lengths(schema))
+    assert isinstance(own, T.StructType)
+    return T.StructType([*own.fields, *OF_FAILED])
+
+
+class Parser:
+    """Parses records of one form."""
+
+    def __init__(self, form: Format):
+        self._form = form
+        self._is_json = form.format == "json"
+        self._arrow = to_arrow_schema(stored_schema(form.schema))
+        of = of_json if self._is_json else of_texts
+        fields = form.schema.fields
+        self._fits = {
+            field.name: of(field.dataType, form.options)
+            for field in fields
+            if self._is_json or field.name in form.names
+        }
+        self._misspelt = misspelt(form.schema) if self._is_json else None
+        self._parse = (
+            json_text.parser_of(form.options) if self._is_json else csv_text.parser_of(form)
+        )
+
+    def __reduce__(self) -> tuple[type["Parser"], tuple[Format]]:
+        """Travel to a task as the form: Python's scanner of JSON cannot be pickled."""
+        return Parser, (self._form,)
+
+    def parse(self, records: Sequence[bytes], failed: Mapping[int, str] | None = None) -> pa.Table:
+        """Return a row for each record, in order, as ``stored_schema`` has it.
+
+        ``failed``: records that fail whatever they are, each with its reason.
+        """
+        parts = []
+        with _without_collector():
+            for first in range(0, len(records), _ROWS):
+                some = records[first : first + _ROWS]
+                early = {n - first: why for n, why in (failed or {}).items() if n >= first}
+                parts.append(self._part(some, early))
+        return pa.concat_tables(parts) if parts else self._arrow.empty_table()
+
+    def _part(self, records: Sequence[bytes], failed: Mapping[int, str]) -> pa.Table:
+        reasons: dict[int, Reason] = {}
+        rows = list(self._rows(records, reasons))
+        reasons.update((n, (why, None)) for n, why in failed.items() if n < len(records))
+        columns = [self._column(field, rows, reasons) for field in self._form.schema.fields]
+        for number, why in enumerate(map(self._misspelt, rows) if self._misspelt else ()):
+            if why:
+                reasons.setdefault(number, (f"{self._malformed}{why}", None))
+        for field, column in zip(self._form.schema.fields, columns, strict=True):
+            if not field.nullable and column.null_count:
+                for number in np.flatnonzero(np.asarray(column.is_null())).tolist():
+                    why = f"{self._malformed}{field.name} is null"
+                    reasons.setdefault(number, (why, None))
+        return self._table(records, columns, reasons)
+
+    @property
+    def _malformed(self) -> str:
+        return f"malformed {self._form.format}: "
+
+    def _rows(self, records: Sequence[bytes], reasons: dict[int, Reason]) -> Iterator[Any]:
+        """The values of each record by name, or in the order of the names; of one that fails
+        none."""
+        parse, nothing = self._parse, {} if self._is_json else [None] * len(self._form.names)
+        for number, record in enumerate(records):
+            try:
+                yield parse(record.decode())
+            except UnicodeDecodeError:
+                reasons[number] = NOT_UTF8, None
+                yield nothing
+            except ValueError as exc:
+                reasons[number] = f"{self._malformed}{exc}", None
+                yield nothing
+
+    def _column(
+        self, field: T.StructField, rows: Sequence[Any], reasons: dict[int, Reason]
+    ) -> pa.Array:
+        """A column, and the reasons of the records whose value does not fit."""
+        fit, name = self._fits.get(field.name), field.name
+        if fit is None:
+            return pa.nulls(len(rows), self._arrow.field(name).type)
+        if self._is_json:
+            values = [row.get(name) for row in rows]
+        else:
+            place = list(self._form.names).index(name)
+            values = [row[place] for row in rows]
+        column, misfits = fit(values)
+        expected = f"{self._malformed}{name}: expected {field.dataType.simpleString()}, found "
+        wrong = {number: values[number] for number in misfits.tolist()}
+        if self._is_json:
+            wrong = _earlier_misfits(name, fit, rows) | wrong
+        for number, value in wrong.items():
+            reasons.setdefault(number, (expected, text_of(value)[:_MOST_SHOWN]))
+        return column
+
+    def _table(
+        self, records: Sequence[bytes], columns: list[pa.Array], reasons: dict[int, Reason]
+    ) -> pa.Table:
+        failed = sorted(reasons)
+        place = np.zeros(len(records), np.int64)
+        good = np.ones(len(records), bool)
+        if failed:
+            good[failed] = False
+            rows = pa.array(np.arange(len(records)), mask=~good)
+            columns = [column.take(rows) for column in columns]
+        place[failed] = np.arange(len(failed))
+        numbers = pa.array(place, mask=good)
+        why = (
+            pa.array([records[number] for number in failed], pa.binary()),
+            pa.array([reasons[number][0] for number in failed], pa.string()),
+            pa.array([reasons[number][1] for number in failed], pa.string()),
+        )
+        return pa.table([*columns, *(own.take(numbers) for own in why)], schema=self._arrow)
+
+
+def _earlier_misfits(name: str, fit: Fit, rows: Sequence[Any]) -> dict[int, Any]:
+    """Values that do not fit, by the number of their record, which has the key once more."""
+    if Doubled not in set(map(type, rows)):
+        return {}
+    return {
+        number: value
+        for number, row in enumerate(rows)
+        if type(row) is Doubled
+        for key, value in reversed(row.pairs)
+        if key == name and len(fit([value])[1])
+    }
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep Python from looking for cycles among values that have none, which takes ever longer."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
