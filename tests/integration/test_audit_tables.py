@@ -170,6 +170,62 @@ def test_a_database_of_the_script(audited, spark):
     assert spark.catalog.currentDatabase() == "default"
 
 
+@pytest.fixture
+def other_catalog(spark):
+    """A catalog in a database of Java, with a schema ``sales``."""
+    catalog = "spark.sql.catalog.elsewhere"
+    options = {
+        "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        ".url": "jdbc:derby:memory:elsewhere;create=true",
+        ".driver": "org.apache.derby.jdbc.EmbeddedDriver",
+    }
+    for name, value in options.items():
+        spark.conf.set(f"{catalog}{name}", value)
+    spark.sql("CREATE DATABASE elsewhere.sales")
+    yield "elsewhere"
+    spark.catalog.setCurrentCatalog("spark_catalog")
+    spark.sql("DROP DATABASE elsewhere.sales")
+    for name in options:
+        spark.conf.unset(f"{catalog}{name}")
+
+
+def test_databases_of_other_catalogs(audited, spark, other_catalog):
+    """They stay where they are, also those that are called like a database of the script, and none
+    is created.
+    """
+    report = audited(
+        """
+        spark.sql("CREATE DATABASE sales")
+        orders.where("state = 'paid'").write.saveAsTable("sales.known")
+        spark.sql("SET CATALOG elsewhere")
+        spark.sql("CREATE DATABASE IF NOT EXISTS sales")
+        spark.sql("CREATE DATABASE more")
+        """
+    )
+    assert report.failure.startswith(
+        "stopped at job.py:10: creates the database `more` in the catalog elsewhere: expected "
+    )
+    assert numbers(report) == (12, 8, 2, 2)
+    databases = {row.namespace for row in spark.sql("SHOW DATABASES IN elsewhere").collect()}
+    assert "sales" in databases and "more" not in databases
+    assert not spark.catalog.databaseExists("spark_catalog.sales")
+
+
+def test_a_database_that_cannot_be_dropped(audited, spark):
+    """The report is there although something that the audit has not made is in the database."""
+    try:
+        report = audited(
+            """
+            spark.sql("CREATE DATABASE sales")
+            spark.sql("CREATE FUNCTION sales.f AS 'org.apache.spark.NoSuchClass'")
+            orders.where("state = 'paid'").write.saveAsTable("sales.known")
+            """
+        )
+        assert numbers(report) == (12, 8, 2, 2)
+    finally:
+        spark.sql("DROP DATABASE IF EXISTS sales CASCADE")
+
+
 def test_appended_partitions(audited):
     """A loop that appends partitions is read as one folder, also from one of its partitions."""
     report = audited(

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
@@ -18,6 +18,11 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.written import Written, full_path
+
+_CATALOG = "spark_catalog"
+# Classes of this catalog whose databases end with the session.
+_IN_MEMORY = ("builtin", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+_GONE = (Py4JError, OSError, PySparkException)  # errors of a session whose JVM may have ended
 
 
 @dataclass(frozen=True)
@@ -76,13 +81,24 @@ class Tables:
         self.show(spark, key)
 
     def create_database(self, spark: SparkSession, name: str, folder: Path) -> bool:
-        """Create a database if it ends with the session. Returns whether it did or exists."""
+        """Create a database if it ends with the session. Returns whether it did or exists.
+
+        Ends the script in another catalog, whose databases are the user's.
+        """
         if spark.catalog.databaseExists(name):
             return True
-        if str(spark.conf.get("spark.sql.catalogImplementation")) != "in-memory":
+        current = _state(spark).catalogManager().currentCatalog().name()
+        if current != _CATALOG:
+            raise ScriptStop(
+                f"creates the database {name} in the catalog {current}: expected the catalog "
+                f"{_CATALOG}, because the audit changes no other one. Create it before the audit"
+            )
+        catalog = str(spark.conf.get(f"spark.sql.catalog.{_CATALOG}", "builtin"))
+        implementation = str(spark.conf.get("spark.sql.catalogImplementation"))
+        if implementation != "in-memory" or catalog not in _IN_MEMORY:
             return False
         location = f"file://{folder}/databases/{len(self._databases)}".replace("'", "\\'")
-        spark.sql(f"CREATE DATABASE {name} LOCATION '{location}'")
+        spark.sql(f"CREATE DATABASE {_CATALOG}.{name} LOCATION '{location}'")
         self._databases.append(name)
         self._spark = spark
         return True
@@ -112,15 +128,22 @@ class Tables:
         self._left.discard(key)
 
     def close(self) -> None:
-        """Drop all views."""
-        if self._spark is not None:
-            with suppress(Py4JError, OSError):  # the JVM has ended
-                for view in self._views.values():
-                    self._spark.catalog.dropGlobalTempView(view)
-                for name in self._databases:
-                    if self._spark.catalog.currentDatabase().lower() == name.strip("`").lower():
-                        self._spark.catalog.setCurrentDatabase("default")
-                    self._spark.sql(f"DROP DATABASE IF EXISTS {name} CASCADE")
+        """Drop all views, and the databases that were created here, which have no tables."""
+        if self._spark is None:
+            return
+        for view in self._views.values():
+            with suppress(*_GONE):
+                self._spark.catalog.dropGlobalTempView(view)
+        for name in self._databases:
+            with suppress(*_GONE):
+                self._drop_database(self._spark, name)
+
+    def _drop_database(self, spark: SparkSession, name: str) -> None:
+        manager = _state(spark).catalogManager()
+        current = [manager.currentCatalog().name(), *manager.currentNamespace()]
+        if [each.lower() for each in current] == [_CATALOG, *name_parts(spark, name.lower())]:
+            spark.catalog.setCurrentDatabase("default")
+        spark.sql(f"DROP DATABASE IF EXISTS {_CATALOG}.{name}")
 
     def rows(self, spark: SparkSession, name: str) -> DataFrame | None:
         """Return the rows of a table that the script has written; None: it has not."""
@@ -274,7 +297,7 @@ def location_of(spark: SparkSession, key: str, path: object) -> str:
         return full_path(str(path))
     catalog, *parts = table_parts(spark, key)
     state = _state(spark)
-    if catalog != "spark_catalog" or len(parts) != 2:
+    if catalog != _CATALOG or len(parts) != 2:
         return ""
     table = state.sqlParser().parseTableIdentifier(".".join(map(quoted, parts)))
     sessions = state.catalog()
