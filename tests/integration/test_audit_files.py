@@ -272,6 +272,7 @@ def test_files_that_python_changes(audited, tmp_path):
     assert report.notes == [
         "open() of mark at job.py:6 is executed: Python changes it",
         "rename() of old at job.py:9 is executed: Python changes it",
+        "rename() of older at job.py:9 is executed: Python changes it",
     ]
 
 

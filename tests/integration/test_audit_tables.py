@@ -207,7 +207,8 @@ def test_databases_of_other_catalogs(audited, spark, other_catalog):
     )
     assert numbers(report) == (12, 8, 2, 2)
     databases = {row.namespace for row in spark.sql("SHOW DATABASES IN elsewhere").collect()}
-    assert "sales" in databases and "more" not in databases
+    assert "sales" in databases
+    assert "more" not in databases
     assert not spark.catalog.databaseExists("spark_catalog.sales")
 
 

@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ledger.auditing.scripts.files import ScriptFiles, intercept_files
 from ledger.auditing.scripts.job import JobAudit
-from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.patches import Patches, own_calls
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.written import Destination, WrittenOutput
 
@@ -67,10 +69,10 @@ def test_outputs_are_there(files):
 
 def test_what_stays_is_gone(files):
     """An earlier output that the script removes is not seen, in a folder that it makes, too."""
-    os.mkdir("out")
-    Path("out/part-00000").touch()
-    Path("out/other").touch()
-    os.utime("out/part-00000", (1e9, 1e9))
+    with own_calls():  # as before the audit
+        os.mkdir("out")
+        Path("out/part-00000").touch()
+        Path("out/other").touch()
     shutil.rmtree("out")
     assert not os.path.exists("out")
     assert "out" not in os.listdir()
@@ -99,3 +101,94 @@ def test_functions_that_are_replaced_are_found_in_sets(files):
     os.symlink("a", "b")
     shutil.copy("b", "c", follow_symlinks=False)
     assert Path("c").is_symlink()
+
+
+@pytest.fixture
+def inbox(files) -> Path:
+    """A folder with files that were there before the audit."""
+    folder = Path("inbox").absolute()
+    with own_calls():
+        (folder / "more").mkdir(parents=True)
+        for name in ("a.csv", "b.csv", "c.csv", "more/d.csv"):
+            (folder / name).write_text("n\n1\n")
+    return folder
+
+
+def notes(files: ScriptFiles) -> list[str]:
+    """The notes on calls, without their lines."""
+    return [note.split(" at ")[0] + note[note.rindex(" is ") :] for note in files.job.notes]
+
+
+CHANGED = " is executed: Python changes it"
+
+
+def test_a_source_stays_whatever_the_script_has_done_to_it(files, inbox):
+    """A file that was there before is not removed once Spark has read it, although the script has
+    moved it or changed its times; a copy that the script has made of it is.
+    """
+    os.mkdir("work")
+    os.rename("inbox/a.csv", "work/a.csv")
+    os.chmod("inbox/b.csv", 0o600)
+    Path("inbox/b.csv").touch()
+    shutil.copy("inbox/c.csv", "work/copy.csv")
+    os.rename("work/copy.csv", "work/moved.csv")
+    shutil.move("inbox/more", "work")
+    Path("work/own.csv").write_text("n\n1\n")
+    files.job.paths_read |= {str(Path("work").absolute()), str(inbox)}
+    files.job.notes.clear()
+    read = ["work/a.csv", "inbox/b.csv", "work/moved.csv", "work/more/d.csv", "work/own.csv"]
+    for path in read:
+        os.remove(path)
+    assert notes(files) == [
+        f"remove() of {path} is left out"
+        for path in ("work/a.csv", "inbox/b.csv", "work/more/d.csv")
+    ]
+    shutil.rmtree("work")
+    with own_calls():
+        assert [path for path in read if os.path.exists(path)] == [
+            "work/a.csv",
+            "inbox/b.csv",
+            "work/more/d.csv",
+        ]
+
+
+def test_earlier_files_that_are_replaced_or_moved_are_noted(files, inbox):
+    """Also if Arrow, a copy into a folder or the move of a folder does so; files of the script's
+    own are not.
+    """
+    table = pa.table({"n": [1]})
+    os.mkdir("own")
+    pq.write_table(table, "own/new.parquet")
+    pq.write_table(table, "own/new.parquet")
+    shutil.copy("own/new.parquet", "inbox/new.parquet")
+    shutil.copy("own/new.parquet", "inbox")
+    shutil.copytree("own", "inbox", dirs_exist_ok=True)
+    shutil.move("own/new.parquet", "own/old.parquet")
+    fd = os.open("own/low", os.O_CREAT | os.O_WRONLY)
+    os.close(fd)
+    os.remove("own/low")
+    os.symlink("inbox/c.csv", "link")
+    shutil.rmtree("own")
+    assert files.job.notes == []
+    pq.write_table(table, "inbox/a.csv")
+    Path("b.csv").write_text("n\n2\n")
+    shutil.copy("b.csv", "inbox")
+    os.mkdir("tree")
+    shutil.copyfile("b.csv", "tree/c.csv")
+    shutil.copytree("tree", "inbox", dirs_exist_ok=True)
+    os.replace("b.csv", "inbox/b.csv")
+    with open("link", "w") as file:
+        file.write("n\n3\n")
+    os.remove("link")
+    shutil.move("inbox/more", "more")
+    assert notes(files) == [
+        f"{call} of {path}{CHANGED}"
+        for call, path in (
+            ("ParquetWriter()", "inbox/a.csv"),
+            ("copy()", "inbox/b.csv"),
+            ("copytree()", "inbox"),
+            ("replace()", "inbox/b.csv"),
+            ("open()", "inbox/c.csv"),
+            ("move()", "inbox/more"),
+        )
+    ]

@@ -11,8 +11,8 @@ import os
 import re
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from ledger.auditing.losses import OutputResult
+from ledger.auditing.scripts.earlier import EarlierFiles, files_in, full_name
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.listings import Listings, listed
 from ledger.auditing.scripts.patches import Patches
@@ -45,6 +46,8 @@ _OPENING: _Names = {builtins: ("open",), io: ("open",)}
 _LISTING: _Names = {os: ("listdir", "scandir")}
 _LOOKING: _Names = {os: ("lstat", "stat")}
 _MAKING: _Names = {os: ("mkdir",)}
+_CREATING: _Names = {os: ("open",)}
+_LINKING: _Names = {os: ("symlink",)}
 # Functions and classes that read files without Python's open().
 _READING: _Names = {
     SparkContext: (
@@ -83,14 +86,13 @@ class ScriptFiles:
         opened: the files that Python has written, by their name.
         taken: frames whose rows went out of Spark's plans, with the call and its line.
         removed: the full paths that the script has removed, or would have.
-        started: the time when the audit began, in seconds since 1970.
     """
 
     job: JobAudit
     opened: dict[str, OutputResult] = field(default_factory=dict)
     taken: list[tuple[DataFrame, str]] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
-    started: float = field(default_factory=time.time)
+    earlier: EarlierFiles = field(default_factory=EarlierFiles)
     listings: Listings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class ScriptFiles:
         """Return whether a removal must not happen, which is noted. Ends the script if it removes
         a part of an output.
         """
-        path = _full_name(path)
+        path = full_name(path)
         if part := self._own(path, INSIDE):
             raise ScriptStop(f"removes a part of {part[0].name} by {call}(), and {_IN_COPY}")
         own = self._own(path, AT, ABOVE)
@@ -129,28 +131,26 @@ class ScriptFiles:
     def _is_source(self, path: str) -> bool:
         """Whether Spark has read files at or in a path that were there before the audit began."""
         near = (INSIDE, AT, ABOVE)
-        if not any(place_of(path, each) in near for each in self.job.paths_read):
-            return False
-        at = Path(path)
-        files = at.rglob("*") if at.is_dir() else iter([at])
-        return any(each.lstat().st_ctime < self.started for each in files if each.is_file())
+        is_read = any(place_of(path, each) in near for each in self.job.paths_read)
+        return is_read and self.earlier.has(path)
 
     def note_left_out(self, call: str, path: str) -> None:
         """Note a call that does nothing."""
         name = full_path(path).removeprefix(f"{os.getcwd()}/")
         self.job.notes.append(f"{call}() of {name} at {user_line() or UNKNOWN} is left out")
 
-    def note_changed(self, call: str, path: str) -> None:
-        """Note that Python changes a file or folder that was there before the audit began."""
-        at = Path(path)
-        try:
-            is_earlier = at.lstat().st_ctime < self.started and (at.is_file() or call == "rmtree")
-        except OSError:  # there is nothing
+    def note_changed(self, call: str, path: str, changed: Iterable[str] | None = None) -> None:
+        """Note that Python changes files that were there before the audit began.
+
+        ``changed``: paths of the files, if these are not all that are at or in ``path``.
+        """
+        if path.startswith(_SYSTEM) or not any(
+            map(self.earlier.has, [path] if changed is None else changed)
+        ):
             return
-        if is_earlier and not str(at).startswith(_SYSTEM):
-            name = full_path(path).removeprefix(f"{os.getcwd()}/")
-            note = f"{call}() of {name} at {user_line() or UNKNOWN} is executed: Python changes it"
-            self.job.notes += [note] if note not in self.job.notes else []
+        name = full_path(path).removeprefix(f"{os.getcwd()}/")
+        note = f"{call}() of {name} at {user_line() or UNKNOWN} is executed: Python changes it"
+        self.job.notes += [note] if note not in self.job.notes else []
 
     def require_readable(self, path: str) -> None:
         """End the script if Spark reads files that it has removed, moved or never got."""
@@ -233,13 +233,11 @@ class ScriptFiles:
     def _is_of_spark(self, path: str) -> bool:
         """Whether Spark has written a file, or one in a folder, before the audit began."""
         at = Path(path)
-        if at.is_symlink() and at.lstat().st_ctime >= self.started:
+        if at.is_symlink() and self.earlier.is_made(full_name(path)):
             return False
-        files = at.rglob("*") if at.is_dir() else iter([at])
         return any(
-            _OF_SPARK.fullmatch(each.name) and each.lstat().st_mtime < self.started
-            for each in files
-            if each.is_file()
+            _OF_SPARK.fullmatch(os.path.basename(each)) and not self.earlier.is_made(each)
+            for each in files_in(full_path(path))
         )
 
 
@@ -262,24 +260,43 @@ def intercept_files(patches: Patches, files: ScriptFiles) -> None:
         if files.is_move_left_out(_name(function), path, target):
             return target
         files.require_unchanged(_name(function), path)
-        files.note_changed(_name(function), path)
-        return function(*args, **kwargs)
+        for each in (path, target):
+            files.note_changed(_name(function), each)
+        full, to = full_name(path), full_name(target)
+        result = function(*args, **kwargs)
+        files.earlier.move(full, to)
+        return result
 
     def copied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        source, *targets = _paths(args, kwargs)
-        files.require_other(_name(function), source)
-        for path in targets:
-            files.require_unchanged(_name(function), path)
-            files.note_changed(_name(function), path)
-            files.note_python_file(path)
-        return function(*args, **kwargs)
+        source, target = _paths(args, kwargs)
+        name = _name(function)
+        if name in ("copy", "copy2") and os.path.isdir(target):
+            target = os.path.join(target, os.path.basename(source))
+        files.require_other(name, source)
+        files.require_unchanged(name, target)
+        files.note_changed(name, target, _copies(source, target))
+        files.note_python_file(target)
+        with files.earlier.making(target):
+            return function(*args, **kwargs)
 
     def arrow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         targets = (kwargs[name] for name in _TARGETS if name in kwargs)
-        files.note_python_file(args[1] if len(args) > 1 else next(targets, None))
-        return function(*args, **kwargs)
+        target = args[1] if len(args) > 1 else next(targets, None)
+        files.note_python_file(target)
+        if not _is_path(target) or kwargs.get("filesystem") is not None:
+            return function(*args, **kwargs)
+        path = os.fsdecode(target)
+        files.require_unchanged(_name(function), path)
+        files.note_changed(_name(function), path, [full_path(path)])
+        with files.earlier.making(path):
+            return function(*args, **kwargs)
 
-    _replace(patches, {removed: _REMOVING, moved: _MOVING, copied: _COPYING})
+    def linked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        *_, target = _paths(args, kwargs)
+        with files.earlier.making(target):
+            return function(*args, **kwargs)
+
+    _replace(patches, {removed: _REMOVING, moved: _MOVING, copied: _COPYING, linked: _LINKING})
     for owner, name in _ARROW.items():
         patches.replace(owner, name, arrow)
 
@@ -289,18 +306,28 @@ def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:
 
     def opened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path: Any = args[0] if args else kwargs.get("file")
-        if _is_path(path) and not _is_of_library(caller()):
-            name = os.fsdecode(path)
-            mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-            is_written = _name(function) == "open" and set(mode) & set("wax+")
+        if not _is_path(path):
+            return function(*args, **kwargs)
+        name = os.fsdecode(path)
+        mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+        is_written = not set("wax+").isdisjoint(mode)
+        if not _is_of_library(caller()):
             files.require_other(_name(function), name)
             if is_written:
                 files.listings.reveal(name)
-                files.note_changed(_name(function), name)
+                files.note_changed(_name(function), name, [full_path(name)])
                 files.note_python_file(name)
             elif files.listings:
                 files.listings.stat_path(name)
-        return function(*args, **kwargs)
+        with files.earlier.making(name) if is_written else nullcontext():
+            return function(*args, **kwargs)
+
+    def created(
+        function: Callable[..., Any], path: Any, flags: int, *args: Any, **more: Any
+    ) -> Any:
+        is_new = _is_path(path) and flags & os.O_CREAT and more.get("dir_fd") is None
+        with files.earlier.making(os.fsdecode(path)) if is_new else nullcontext():
+            return function(path, flags, *args, **more)
 
     def looked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path: Any = args[0] if args else kwargs.get("path")
@@ -321,19 +348,19 @@ def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:
     def make(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
         if files.listings and _is_path(path) and files.listings.make(os.fsdecode(path)):
             return None
-        return function(path, *args, **kwargs)
+        is_new = _is_path(path) and kwargs.get("dir_fd") is None and not os.path.lexists(path)
+        with files.earlier.making(os.fsdecode(path)) if is_new else nullcontext():
+            return function(path, *args, **kwargs)
 
     def read(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         values = [*args[:2], *(kwargs[name] for name in _PATHS if name in kwargs)]
         paths: Any = next((each for each in values if _is_path(each) or isinstance(each, list)), [])
         for path in paths if isinstance(paths, list) else os.fsdecode(paths).split(","):
-            files.require_other(_name(function).strip("_"), os.fsdecode(path))
+            files.require_other(_name(function), os.fsdecode(path))
         return function(*args, **kwargs)
 
-    _replace(
-        patches,
-        {opened: _OPENING, looked: _LOOKING, listing: _LISTING, make: _MAKING, read: _READING},
-    )
+    looking = {opened: _OPENING, looked: _LOOKING, listing: _LISTING, make: _MAKING}
+    _replace(patches, {**looking, created: _CREATING, read: _READING})
 
 
 def _replace(patches: Patches, others: dict[Callable[..., Any], _Names]) -> None:
@@ -343,10 +370,10 @@ def _replace(patches: Patches, others: dict[Callable[..., Any], _Names]) -> None
                 patches.replace(owner, name, other)
 
 
-def _full_name(path: str) -> str:
-    """The full path of a file or of a link, which is not followed."""
-    parent, name = os.path.split(path.rstrip("/"))
-    return os.path.join(full_path(parent), name) if name.strip(".") else full_path(path)
+def _copies(source: str, target: str) -> Iterator[str]:
+    """Yield the full paths that get the file at a path, or the files in a folder."""
+    base, to = full_path(source), full_path(target)
+    return (f"{to}{each.removeprefix(base)}" for each in files_in(base))
 
 
 def _reads_tables(frame: DataFrame) -> bool:
@@ -373,7 +400,7 @@ def _is_of_library(frame: FrameType | None) -> bool:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    return str(function.__name__)
+    return str(function.__qualname__).removesuffix(".__init__").rpartition(".")[2]
 
 
 def _is_path(value: object) -> bool:
