@@ -192,3 +192,26 @@ def test_earlier_files_that_are_replaced_or_moved_are_noted(files, inbox):
             ("move()", "inbox/more"),
         )
     ]
+
+
+def test_folders_without_what_was_moved_or_written_there_end_the_script(files, inbox):
+    """A loop over the files of an archive does not run zero times, and no file in a moved folder is
+    said to be missing.
+    """
+    os.mkdir("archive")
+    files.job.paths_read.add(str(inbox))
+    shutil.move("inbox/a.csv", "archive")
+    shutil.move("inbox/more", "archive")
+    files.job.note_pandas("totals/a.csv", "to_csv")
+    assert os.path.exists("archive/a.csv")
+    assert os.path.isdir("archive/more")
+    assert sorted(os.listdir()) == ["archive", "inbox"]
+    for look in (
+        lambda: glob.glob("archive/*.csv"),
+        lambda: list(Path("archive").iterdir()),
+        lambda: os.path.exists("archive/more/d.csv"),
+        lambda: os.listdir("totals"),
+        lambda: os.path.exists("totals/a.csv"),
+    ):
+        with pytest.raises(ScriptStop, match="the audit has not let the script write or move"):
+            look()

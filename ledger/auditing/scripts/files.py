@@ -96,7 +96,7 @@ class ScriptFiles:
     listings: Listings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.listings = Listings(self.job.written)
+        self.listings = Listings(self.job.written, self.job.unwritten)
 
     def is_removal_left_out(self, call: str, path: str) -> bool:
         """Return whether a removal must not happen, which is noted. Ends the script if it removes

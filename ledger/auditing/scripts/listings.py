@@ -25,14 +25,16 @@ class Listings:
     Attributes:
         hidden: full paths that are there, and which the script has removed.
         moved: full paths to which the script has moved others, which stay where they are.
+        unwritten: full paths that the script would have written, and which may not be there.
     """
 
     written: Written
+    unwritten: set[str] = field(default_factory=set)
     hidden: set[str] = field(default_factory=set)
     moved: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.written.outputs or self.hidden or self.moved)
+        return bool(self.written.outputs or self.hidden or self.moved or self.unwritten)
 
     def is_hidden(self, path: str) -> bool:
         """Return whether a full path is one that the script has removed, or below it."""
@@ -60,6 +62,11 @@ class Listings:
             )
         if full in self.moved:
             return self.moved[full]
+        if full in self.unwritten or any(place_of(full, to) == INSIDE for to in self.moved):
+            raise ScriptStop(
+                f"looks for {path}, which the audit has not let the script write or move there. "
+                "Audit what comes before"
+            )
         if self.is_hidden(full):
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path)
         return path
@@ -94,6 +101,16 @@ class Listings:
     def _is_live(self, output: WrittenOutput) -> bool:
         to = output.destination
         return to.kind == "path" and any(output is e for e in self.written.live("path", to.key))
+
+    def require_known(self, path: str) -> None:
+        """End the script if it lists a folder that has not all files that it would have."""
+        full = full_path(path)
+        for other in (*self.moved, *self.unwritten):
+            if os.path.dirname(other) == full:
+                raise ScriptStop(
+                    f"lists {path}, and the audit has not let the script write or move {other} "
+                    "there. Audit what comes before"
+                )
 
     def names(self, path: str) -> tuple[set[str], dict[str, str]]:
         """Return the names in a folder that a script does not see, and those that only it sees,
@@ -163,6 +180,7 @@ class _Entries:
 
 def listed(listings: Listings, function: Callable[..., Any], path: str, is_bytes: bool) -> Any:
     """Return what ``os.listdir`` or ``os.scandir`` has for a script."""
+    listings.require_known(path)
     hidden, own = listings.names(path)
     if listings.is_hidden(full_path(path)) and not own:
         raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path)
