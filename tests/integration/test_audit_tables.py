@@ -99,6 +99,22 @@ REFUSED = {
         'spark.sql(f"SELECT * FROM parquet.`{HERE}/out`")',
         "where it has written ",
     ),
+    "a relative path in SQL": (
+        'orders.write.mode("overwrite").parquet("out")\nspark.sql("SELECT * FROM parquet.out")',
+        "reads out in SQL, where it has written out",
+    ),
+    "a path as a table": (
+        'orders.write.mode("overwrite").parquet("out"); spark.table("parquet.`out`")',
+        "reads out in SQL, where it has written out",
+    ),
+    "a removed file in SQL": (
+        'os.remove("orders.csv"); spark.sql(f"SELECT * FROM csv.`{HERE}/orders.csv`")',
+        "orders.csv, and the script has removed, moved or written ",
+    ),
+    "a removed file in an expression": (
+        'os.remove("orders.csv"); F.expr(f"(SELECT count(*) FROM csv.`{HERE}`)")',
+        ", and the script has removed, moved or written ",
+    ),
     "a path above in a view": (
         'orders.write.mode("overwrite").parquet(f"{HERE}/out")\n'
         "spark.sql(f\"CREATE TEMP VIEW t USING parquet OPTIONS (path '{HERE}')\")",

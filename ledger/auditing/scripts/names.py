@@ -4,7 +4,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from pyspark.errors import ParseException
+from py4j.protocol import Py4JError
+from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import SparkSession
 
 from ledger.auditing.scripts.stops import ScriptStop
@@ -43,8 +44,11 @@ def with_copies(tables: Tables, spark: SparkSession, text: str, plan: Node) -> s
     ``plan``: the parsed statement. Its nodes say where in the text a table is named, so columns,
     comments and common table expressions stay as they are.
     """
-    if tables.written.outputs:
-        _require_no_files(tables, spark, plan)
+    catalyst = Catalyst(spark)
+    for node, _ in _nodes(catalyst, plan):
+        if simple_name(node) == _RELATION:
+            parts = [str(part) for part in catalyst.items(node.multipartIdentifier())]
+            require_table(tables, spark, parts)
     if not tables:
         return text
     edits = _edits(tables, spark, text, plan)
@@ -65,31 +69,48 @@ def with_copies(tables: Tables, spark: SparkSession, text: str, plan: Node) -> s
     return changed
 
 
-def expression_with_copies(tables: Tables, spark: SparkSession, text: str) -> str:
-    """Return an expression whose subqueries read the copies; see ``with_copies``."""
-    if not tables.written.outputs or not _QUERY.search(text):
+def expression_with_copies(tables: Tables, spark: SparkSession | None, text: str) -> str:
+    """Return an expression whose subqueries read the copies; see ``with_copies``.
+
+    ``spark``: None stands for the active session.
+    """
+    if not _QUERY.search(text):
         return text
-    statement = _SELECT + text
+    spark, statement = spark or SparkSession.active(), _SELECT + text
     changed = with_copies(tables, spark, statement, parsed(spark, statement))
     return changed.removeprefix(_SELECT)
 
 
-def require_no_files(tables: Tables, spark: SparkSession, path: str) -> None:
-    """End the script if SQL names a path where it has written."""
-    if path and (own := tables.written.at(spark, full_path(path))):
+def require_unwritten(tables: Tables, spark: SparkSession, path: str) -> None:
+    """End the script if SQL names a path whose files are not as the script left them."""
+    if not path:
+        return
+    full = full_path(path)
+    if own := tables.written.at(spark, full):
         raise ScriptStop(
             f"reads {path} in SQL, where it has written {own[0].name}: the audit has written a "
             "copy instead. Read the path with spark.read, or the table by its name"
         )
+    tables.require_readable(full)
 
 
-def _require_no_files(tables: Tables, spark: SparkSession, plan: Node) -> None:
-    catalyst = Catalyst(spark)
-    for node, _ in _nodes(catalyst, plan):
-        if simple_name(node) == _RELATION:
-            parts = catalyst.items(node.multipartIdentifier())
-            if len(parts) == 2 and "/" in str(parts[1]):  # parquet.`path`
-                require_no_files(tables, spark, str(parts[1]))
+def require_table(tables: Tables, spark: SparkSession, name: str | Sequence[str]) -> None:
+    """End the script if a name is a path, as parquet.`path`, that ``require_unwritten`` refuses."""
+    parts = name_parts(spark, name)
+    if len(parts) == 2 and _is_data_source(spark, parts[0]):
+        require_unwritten(tables, spark, parts[1])
+
+
+def _is_data_source(spark: SparkSession, name: str) -> bool:
+    """Whether a name is that of a format, such as parquet, or of its class."""
+    java: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    sources = java.org.apache.spark.sql.execution.datasources.DataSource
+    try:
+        sources.lookupDataSource(name, session.sessionState().conf())
+    except (Py4JError, PySparkException):  # it is the name of a database
+        return False
+    return True
 
 
 def _edits(tables: Tables, spark: SparkSession, text: str, plan: Node) -> list[Edit]:

@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 
 from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.job import JobAudit
+from ledger.auditing.scripts.names import require_table
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.tables import name_parts, quoted, table_parts
@@ -25,14 +26,8 @@ _REDIRECTED = (
 _STATE = "_ackledger_state"
 
 
-def intercept_reads(
-    patches: Patches, job: JobAudit, require_readable: Callable[[str], None]
-) -> None:
-    """Have reads of what a script has written read the copies, and note all other reads.
-
-    ``require_readable``: raises an error for a full path whose files are not as the script left
-    them.
-    """
+def intercept_reads(patches: Patches, job: JobAudit) -> None:
+    """Have reads of what a script has written read the copies, and note all other reads."""
 
     def configured(
         method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
@@ -52,7 +47,7 @@ def intercept_reads(
         method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
     ) -> DataFrame:
         with job.lock:
-            frame = _of_outputs(job, require_readable, method, reader, args, kwargs)
+            frame = _of_outputs(job, method, reader, args, kwargs)
         if frame is None:
             frame = method(reader, *args, **kwargs)
             job.note_read(frame)
@@ -69,6 +64,7 @@ def intercept_reads(
             return rows.alias(name_parts(session, name)[-1])
         if view is not None:  # dropped, which Spark says
             return cast(DataFrame, method(owner, view))
+        require_table(job.tables, session, name)
         frame: DataFrame = method(owner, *args, **kwargs)
         job.note_read(frame)
         return frame
@@ -145,7 +141,6 @@ def _require_no_jdbc(job: JobAudit, url: Any, table: Any) -> None:
 
 def _of_outputs(
     job: JobAudit,
-    require_readable: Callable[[str], None],
     method: Callable[..., Any],
     reader: DataFrameReader,
     args: tuple[Any, ...],
@@ -171,7 +166,7 @@ def _of_outputs(
             files, written = job.written.files_of(reader._spark, full_path(each))
             if not files:
                 has_others = True
-                require_readable(full_path(each))
+                job.tables.require_readable(full_path(each))
             read += files
             outputs += written
     if not outputs:

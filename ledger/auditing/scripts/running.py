@@ -94,6 +94,7 @@ def audit_script(
 def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
     """Have reads, writes, statements and calls for files in the block intercepted."""
     patches = Patches()
+    job.tables.require_readable = files.require_readable
 
     def with_options(
         method: Callable[..., Any], session: SparkSession, *args: Any, **kwargs: Any
@@ -103,7 +104,7 @@ def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
         take_interrupts()
 
     patches.replace(SparkSession, "__init__", with_options)
-    intercept_reads(patches, job, files.require_readable)
+    intercept_reads(patches, job)
     intercept_writes(patches, job, files.removed)
     intercept_statements(patches, job)
     forbid(patches, job, files)

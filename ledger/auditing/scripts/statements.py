@@ -18,7 +18,7 @@ from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.names import (
     expression_with_copies,
     parsed,
-    require_no_files,
+    require_unwritten,
     with_copies,
 )
 from ledger.auditing.scripts.patches import Patches
@@ -117,10 +117,8 @@ def intercept_statements(patches: Patches, job: JobAudit) -> None:
         return result
 
     def parsed_expression(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if job.tables:
-            (text,) = (*args, *kwargs.values())
-            return method(_in_expression(job, SparkSession.active(), text))
-        return method(*args, **kwargs)
+        (text,) = (*args, *kwargs.values())
+        return method(_in_expression(job, None, text))
 
     patches.replace(SparkSession, "sql", executed)
     patches.replace(pyspark.sql.functions, "expr", parsed_expression)
@@ -130,7 +128,7 @@ def intercept_statements(patches: Patches, job: JobAudit) -> None:
         patches.replace(Catalog, name, changed)
 
 
-def _in_expression(job: JobAudit, spark: SparkSession, value: Any) -> Any:
+def _in_expression(job: JobAudit, spark: SparkSession | None, value: Any) -> Any:
     is_text = isinstance(value, str)
     return expression_with_copies(job.tables, spark, value) if is_text else value
 
@@ -167,7 +165,7 @@ def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataF
             options = {
                 str(pair._1()): pair._2() for pair in catalyst.items(command.options().toSeq())
             }
-            require_no_files(job.tables, spark, str(options.get("path", "")))
+            require_unwritten(job.tables, spark, str(options.get("path", "")))
         if name == "ShowTables":
             return _shown(job, catalyst, command, text)
         if name == "ShowTablesExtended" and job.tables:

@@ -1,7 +1,7 @@
 """Tables that a script has written: each is shown by a global temporary view of its copies."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -62,9 +62,13 @@ class Tables:
 
     A view has a name that no script uses. It is gone once its table is dropped, so that Spark
     itself says that there is no such table.
+
+    ``require_readable``: raises an error for a full path whose files are not as the script left
+    them.
     """
 
     written: Written
+    require_readable: Callable[[str], None] = lambda path: None
     _views: dict[str, str] = field(default_factory=dict)
     _declared: dict[str, Declared] = field(default_factory=dict)
     _databases: list[str] = field(default_factory=list)
