@@ -34,6 +34,8 @@ from ledger.lineage.nodes import simple_name
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 # Of operations whose rows may be others when they are computed again.
 _UNSTEADY = ("AGGREGATE", "CURRENT_LIKE", "LIMIT", "WINDOW")
+# In expressions with these a plan reads what is no copy, or runs code of the user's.
+_UNCOPIED = ("PLAN_EXPRESSION", "PYTHON_UDF")
 _AT, _RECORD = "__ackledger_at", "__ackledger_record"
 _GROUPS = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
 _PARTS = "spark.sql.shuffle.partitions"
@@ -151,17 +153,28 @@ class Attribution:
     @property
     def collects(self) -> bool:
         """Whether rows of the output are groups of others, which have the same records whenever
-        they are computed: nothing is random, depends on the time, or on the order of equal rows.
-        Python of the user's runs as often as without an audit.
+        they are computed: all inputs are copies, and nothing is random, depends on the time, or on
+        the order of equal rows. A carried plan reads the right sides of semi and anti joins,
+        subqueries and RDDs themselves. Python of the user's runs as often as without an audit.
         """
         *above, node = self._path()
         if not any(simple_name(each) in COLLECTING for each in above):
             return False
         patterns = getattr(self.catalyst.spark._jvm, _PATTERNS)
-        is_same = not self.plan.containsPattern(patterns.PYTHON_UDF()) and not any(
-            node.containsPattern(getattr(patterns, name)()) for name in _UNSTEADY
+        looked_for = [(self.plan, name) for name in _UNCOPIED] + [(node, n) for n in _UNSTEADY]
+        if any(plan.containsPattern(getattr(patterns, name)()) for plan, name in looked_for):
+            return False
+        if any(simple_name(each) == "Offset" for each in self.catalyst.nodes(node)):
+            return False  # no pattern of Spark 4.0
+        return not self.is_random(node) and all(
+            map(self._is_copied, self.catalyst.nodes(self.plan))
         )
-        return is_same and not self.is_random(node) and bool(self.sources_below(node))
+
+    def _is_copied(self, node: Node) -> bool:
+        """Whether a node reads no rows but copies, with the rows of its children."""
+        if self.catalyst.children(node):
+            return not is_consulting(node)
+        return self.sources.leaf_of(node) is not None
 
     def _path(self) -> list[Node]:
         """The nodes from the output down to the first one whose rows all go into those above."""

@@ -5,6 +5,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.written import WrittenOutput
@@ -91,6 +92,10 @@ def test_ids_of_groups_are_written_once_they_are_read(audited, monkeypatch):
         now = orders.where("shop = 's1' AND current_timestamp() > '2000-01-01'")
         now.groupBy("shop").count().write.parquet("timely")
         orders.orderBy("cents").limit(2).groupBy("shop").count().write.parquet("limited")
+        orders.orderBy("shop").offset(2).groupBy("state").count().write.parquet("rest")
+        rows = spark.sparkContext.parallelize(["s1", "s2"]).map(lambda shop: (shop,))
+        shops = spark.createDataFrame(rows, "shop STRING")
+        orders.join(shops, "shop").groupBy("shop").count().write.parquet("of an RDD")
         """
     )
     assert report.failure == ""
@@ -101,6 +106,36 @@ def test_ids_of_groups_are_written_once_they_are_read(audited, monkeypatch):
         ("out", [HIDDEN]),
         ("timely", [HIDDEN]),
         ("limited", [HIDDEN]),
+        ("rest", [HIDDEN]),
+        ("of an RDD", [HIDDEN]),
     ]
     assert numbers(report)[:2] == (12, 12)
     assert reasons(report, has_arrived=True)["condition false: count > CAST(2 AS BIGINT)"] == 2
+
+
+CONSULTED = {
+    "anti join": 'rows = orders.join(done, "order_id", "left_anti")',
+    "subquery": (
+        'orders.createOrReplaceTempView("t"); done.createOrReplaceTempView("known")\n'
+        'rows = spark.sql("SELECT * FROM t WHERE order_id NOT IN (SELECT order_id FROM known)")'
+    ),
+    "except": 'rows = orders.select("order_id").subtract(done)',
+}
+
+
+@pytest.mark.parametrize("case", CONSULTED)
+def test_groups_are_those_of_the_write(audited, tmp_path, case):
+    """An input that only decides which records are grouped may have others at the report: a script
+    notes there what it has done.
+    """
+    (tmp_path / "done.csv").write_text("order_id\no1\n")
+    report = audited(
+        f"DONE = {str(tmp_path / 'done.csv')!r}\n"
+        "done = spark.read.csv(DONE, header=True)\n"
+        f"{CONSULTED[case]}\n"
+        'rows.groupBy(F.length("order_id")).count().write.parquet("new")\n'
+        'with open(DONE, "w") as file:\n'
+        '    file.write("order_id\\n" + "\\n".join(f"o{at}" for at in range(1, 13)))\n'
+    )
+    assert report.failure == ""
+    assert numbers(report)[:2] == (12, 11)

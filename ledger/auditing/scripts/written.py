@@ -69,8 +69,8 @@ class WrittenOutput(AuditOutput):
     def write_copy(self, rows: DataFrame, carried: DataFrame | None) -> None:
         """Write the copy. ``carried``: the rows with ids; None: they are not followed.
 
-        Ids of groups take long to collect, so these are written once the script reads the rows. A
-        view of a table reads them at once.
+        Ids of groups take long to collect, so these are written once the script reads the rows, if
+        the groups have the same records then. A view of a table reads them at once.
         """
         to, attribution = self.destination, self.attribution
         if carried is None:
