@@ -126,6 +126,16 @@ REFUSED = {
         'spark.read.format("jdbc").options(**{**to, "dbtable": "(SELECT * FROM shop.t) q"}).load()',
         "(SELECT * FROM shop.t) q is read by JDBC after the script has written shop.t",
     ),
+    "JDBC without a schema": (
+        'orders.write.jdbc("jdbc:derby:memory:x;create=true", \'"SHOP"."T"\')\n'
+        'spark.read.jdbc("jdbc:derby:memory:x", "t")',
+        't is read by JDBC after the script has written "SHOP"."T"',
+    ),
+    "JDBC with other parameters": (
+        'orders.write.jdbc("jdbc:postgresql://me@here/shop?ssl=true", "t")\n'
+        'spark.read.jdbc("jdbc:postgresql://here/shop?user=me", "public.t")',
+        "public.t is read by JDBC after the script has written t",
+    ),
 }
 
 

@@ -24,6 +24,8 @@ _REDIRECTED = (
     *("refreshTable", "tableExists", "uncacheTable"),
 )
 _STATE = "_ackledger_state"
+_QUOTES = r"[\"`\[\]]"
+_TABLE = re.compile(rf"(?:\w|[.$#]|{_QUOTES})+")  # any other text may be a query
 
 
 def intercept_reads(patches: Patches, job: JobAudit) -> None:
@@ -130,13 +132,23 @@ def _require_no_jdbc(job: JobAudit, url: Any, table: Any) -> None:
         for o in job.written.outputs
         if o.destination.kind == "other" and o.destination.format == "jdbc"
     ]
-    names = [name.lower() for to, name in written if to == str(url)]
-    name = str(table or "").strip().lower()
-    if names and (name in names or not re.fullmatch(r"[\w.]+", name)):
+    names = [name for to, name in written if _database(to) == _database(str(url))]
+    is_name = _TABLE.fullmatch(str(table or "").strip())
+    if names and (not is_name or _last_part(str(table)) in map(_last_part, names)):
         raise ScriptStop(
             f"{table or 'a query'} is read by JDBC after the script has written "
             f"{', '.join(names)}: the audit has not written it. Audit what comes before"
         )
+
+
+def _database(url: str) -> str:
+    """The database of a URL of JDBC, without a user and parameters."""
+    return re.sub(r"//[^/]*@", "//", re.split("[?;]", url)[0]).rstrip("/").lower()
+
+
+def _last_part(table: str) -> str:
+    """The name of a table without a schema, which may be that of the connection."""
+    return re.sub(_QUOTES, "", table).split(".")[-1].strip().lower()
 
 
 def _of_outputs(
