@@ -30,6 +30,18 @@ _PATHS = ("path", "paths")
 # Options that say how a file is read, and not which files are.
 _OPTIONS = (*_PATHS, "datetimerebasemode", "int96rebasemode", "mergeschema")
 _SKIPPING = ("ignoreCorruptFiles", "ignoreMissingFiles")
+# Options of a reader, with those of the session, that say which calendar a date is of.
+_REBASING = {
+    "datetimerebasemode": "spark.sql.parquet.datetimeRebaseModeInRead",
+    "int96rebasemode": "spark.sql.parquet.int96RebaseModeInRead",
+}
+# Options of the session that say what the values of a file are. It may have others once a copy is
+# read.
+_INTERPRETING = (
+    *("spark.sql.legacy.parquet.nanosAsLong", "spark.sql.parquet.binaryAsString"),
+    *("spark.sql.parquet.fieldId.read.enabled", "spark.sql.parquet.inferTimestampNTZ.enabled"),
+    *("spark.sql.parquet.int96TimestampConversion", *_REBASING.values()),
+)
 _SCHEME = "^file:/+"  # Spark has one slash or three
 _TAKEN = frozenset({"_metadata", "_tmp_metadata_row_index"})  # by Spark
 
@@ -89,9 +101,11 @@ def copied_files(
         return None
     pairs = catalyst.items(relation.options().toSeq())
     options = {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
+    conf = catalyst.spark.conf
     has_others = not set(options).issubset(_OPTIONS) or any(
-        catalyst.spark.conf.get(f"spark.sql.files.{each}", "false") != "false" for each in _SKIPPING
+        conf.get(f"spark.sql.files.{each}", "false") != "false" for each in _SKIPPING
     )
+    has_others |= any(conf.get(name, None) is not None for name in _INTERPRETING)
     names = [str(name) for name in relation.location().inputFiles()]
     is_taken = not _TAKEN.isdisjoint(map(str.lower, frame.columns))
     if has_others or is_taken or not 0 < len(names) <= _MAX_FILES:
@@ -105,7 +119,8 @@ def copied_files(
     except (OSError, pa.ArrowException):  # Spark reads them, or says why it cannot
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    others = {name: value for name, value in options.items() if name not in _PATHS}
+    others = {option: str(conf.get(name)) for option, name in _REBASING.items()}
+    others |= {name: value for name, value in options.items() if name not in _PATHS}
     return CopiedFiles(folder, names, rows, others, first)
 
 

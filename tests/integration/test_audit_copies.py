@@ -1,5 +1,6 @@
 """What an audit copies: files of Parquet as they are, and ids of groups only if they are read."""
 
+from datetime import date
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -69,6 +70,39 @@ def test_other_parquet_is_copied_by_spark(audited, tmp_path):
     assert report.failure == ""
     assert [result.source.files for result in report.results] == [None] * 3
     assert [(result.source.records, result.arrived) for result in report.results] == [(3, 2)] * 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "condition", "is_copied"),
+    [
+        ("LEGACY", "CORRECTED", "day < '1499-12-30' OR day > '2000-01-01'", False),
+        ("", "LEGACY", "day > '1499-12-30'", True),
+    ],
+)
+def test_parquet_is_read_with_the_options_of_its_read(
+    audited, spark, tmp_path, before, after, condition, is_copied
+):
+    """An old date that a session takes for one of another calendar stays what it was when the
+    script has read it.
+    """
+    old = tmp_path / "old.parquet"
+    pq.write_table(pa.table({"day": pa.array([date(1500, 1, 1), date(2020, 1, 1)])}), old)
+    mode = "spark.sql.parquet.datetimeRebaseModeInRead"
+    try:
+        report = audited(
+            f"""
+            if {before!r}:
+                spark.conf.set({mode!r}, {before!r})
+            rows = spark.read.parquet({str(old)!r})
+            rows.where({condition!r}).groupBy("day").count().write.parquet("out")
+            spark.conf.set({mode!r}, {after!r})
+            """
+        )
+    finally:
+        spark.conf.unset(mode)
+    (result,) = report.results
+    assert (result.source.files is not None) == is_copied
+    assert (result.source.records, result.arrived) == (2, 2)
 
 
 def test_ids_of_groups_are_written_once_they_are_read(audited, monkeypatch):

@@ -126,6 +126,12 @@ REFUSED = {
         'spark.read.format("jdbc").options(**{**to, "dbtable": "(SELECT * FROM shop.t) q"}).load()',
         "(SELECT * FROM shop.t) q is read by JDBC after the script has written shop.t",
     ),
+    "JDBC by a view": (
+        'orders.write.jdbc("jdbc:derby:memory:x", "t")\n'
+        "to = \"url 'jdbc:derby:memory:x', dbtable 't'\"\n"
+        'spark.sql(f"CREATE TEMPORARY VIEW known USING jdbc OPTIONS ({to})")',
+        "t is read by JDBC after the script has written t",
+    ),
     "JDBC without a schema": (
         'orders.write.jdbc("jdbc:derby:memory:x;create=true", \'"SHOP"."T"\')\n'
         'spark.read.jdbc("jdbc:derby:memory:x", "t")',

@@ -75,7 +75,7 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
         method: Callable[..., Any], reader: DataFrameReader, *args: Any, **kwargs: Any
     ) -> DataFrame:
         bound = inspect.signature(method).bind(reader, *args, **kwargs).arguments
-        _require_no_jdbc(job, bound["url"], bound["table"])
+        require_no_jdbc(job, bound["url"], bound["table"])
         frame: DataFrame = method(reader, *args, **kwargs)
         job.note_read(frame)
         return frame
@@ -125,7 +125,7 @@ def _own_table(catalog: str, *parts: str) -> Table:
     return Table(name, catalog, namespace, None, "MANAGED", isTemporary=False)
 
 
-def _require_no_jdbc(job: JobAudit, url: Any, table: Any) -> None:
+def require_no_jdbc(job: JobAudit, url: Any, table: Any) -> None:
     """End the script if it may read by JDBC what it has written. ``table``: may be a query."""
     written = [
         o.destination.key.split(" ", 1)
@@ -164,7 +164,7 @@ def _of_outputs(
     format_ = _format(reader, state, method, bound)
     if format_ == "jdbc":
         options = {**state, **{key.lower(): each for key, each in bound.get("options", {}).items()}}
-        _require_no_jdbc(job, options.get("url"), options.get("dbtable"))
+        require_no_jdbc(job, options.get("url"), options.get("dbtable"))
     names = ("path", "paths")
     wanted = next((bound[name] for name in names if name in bound), state.get("path"))
     if not isinstance(wanted, (str, os.PathLike, list, tuple)):

@@ -22,6 +22,7 @@ from ledger.auditing.scripts.names import (
     with_copies,
 )
 from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.readers import require_no_jdbc
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.tables import (
     Declared,
@@ -165,6 +166,8 @@ def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataF
             options = {
                 str(pair._1()): pair._2() for pair in catalyst.items(command.options().toSeq())
             }
+            if str(command.provider()).lower() == "jdbc":
+                require_no_jdbc(job, options.get("url"), options.get("dbtable"))
             require_unwritten(job.tables, spark, str(options.get("path", "")))
         if name == "ShowTables":
             return _shown(job, catalyst, command, text)
