@@ -160,6 +160,8 @@ def test_columns_of_partitions(audited):
         """
         orders.createOrReplaceTempView("t")
         start = "CREATE TABLE {} USING parquet PARTITIONED BY (shop, state)"
+        spark.sql(start.format("folded") + " AS SELECT SHOP, state, order_id FROM t")
+        assert len(spark.table("folded").columns) == 3
         spark.sql(start.format("known") + " AS SELECT shop, state, order_id FROM t")
         assert spark.table("known").columns == ["order_id", "shop", "state"]
         spark.sql("CREATE TABLE parts (o STRING, n INT, s STRING) USING csv PARTITIONED BY (n, s)")

@@ -4,6 +4,7 @@ import glob
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -215,3 +216,21 @@ def test_folders_without_what_was_moved_or_written_there_end_the_script(files, i
     ):
         with pytest.raises(ScriptStop, match="the audit has not let the script write or move"):
             look()
+
+
+def test_a_table_whose_place_is_not_known_is_nowhere():
+    """Sources on a store are not taken for its files."""
+    to = Destination("t", "t", "table", "parquet", "append", ("a",))
+    output = WrittenOutput("t", "job.py:1", destination=to, copy=Path("copy"))
+    assert not output.is_at(Path("s3a://bucket/x"))
+    assert not output.is_at(Path("/x"))
+    to = replace(to, location="/x")
+    assert replace(output, destination=to).is_at(Path("/x/y"))
+
+
+def test_partitions_have_the_names_of_columns():
+    """Spark ignores the case of a column in partitionBy, unless it tells two columns apart."""
+    to = Destination("t", "t", "table", "parquet", "append", ("a", "shop"), ("SHOP",))
+    assert to.in_one_case().partitions == ("shop",)
+    to = Destination("t", "t", "table", "parquet", "append", ("a", "A", "b"), ("a", "A"))
+    assert to.in_one_case().partitions == ("a", "A")

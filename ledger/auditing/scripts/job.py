@@ -87,6 +87,7 @@ class JobAudit:
     def write(self, frame: DataFrame, destination: Destination) -> WrittenOutput:
         """Write the rows of a frame to a copy, with the ids of their records."""
         with self.lock:
+            destination = destination.in_one_case()
             copy = self.written.next_copy()
             place = user_line() or UNKNOWN
             output = WrittenOutput(destination.name, place, destination=destination, copy=copy)
@@ -140,7 +141,7 @@ class JobAudit:
     def _require_arrived(self, output: WrittenOutput) -> None:
         """Have an output that cannot be computed again, because an input is gone, not followed."""
         try:
-            assert output.arrived is not None
+            len(output.arrived)  # computes it
         except EXECUTION_ERRORS as error:
             output.attribution, output.routes = None, ()
             output.why = f"its records cannot be computed: {condition_of(error)}"

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,14 @@ class Destination:
     partitions: tuple[str, ...] = ()
     calls: Sequence[tuple[str, tuple[Any, ...], dict[str, Any]]] = ()
     location: str = ""
+
+    def in_one_case(self) -> "Destination":
+        """Return it with partitions that have the names of its columns: Spark ignores the case."""
+        names = {name.lower(): name for name in self.columns} | {
+            name: name for name in self.columns
+        }
+        partitions = [names.get(each, names.get(each.lower(), each)) for each in self.partitions]
+        return replace(self, partitions=tuple(partitions))
 
     @property
     def is_text(self) -> bool:
@@ -94,8 +102,9 @@ class WrittenOutput(AuditOutput):
     def is_at(self, path: Path) -> bool:
         """Return whether a path is in the folder where the script wanted to write it."""
         to = self.destination
-        key = Path(to.key if to.kind == "path" else to.location)
-        return to.kind in ("path", "table") and (path == key or key in path.parents)
+        key = to.key if to.kind == "path" else to.location
+        is_known = bool(key) and to.kind in ("path", "table")
+        return is_known and Path(key) in (path, *path.parents)
 
     @property
     def in_files(self) -> list[str]:
