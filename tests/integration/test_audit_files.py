@@ -164,6 +164,20 @@ def test_calls_of_java_that_change_nothing(audited):
     assert numbers(report) == (12, 8, 2, 2)
 
 
+def test_a_source_by_a_link_has_the_name_of_the_link(audited, tmp_path):
+    """Another day's folder does not change the name, by which losses are expected."""
+    (tmp_path / "job" / "2026-10-01").mkdir()
+    (tmp_path / "job" / "2026-10-01" / "a.csv").write_text("n\n1\n")
+    (tmp_path / "job" / "latest").symlink_to("2026-10-01")
+    report = audited(
+        """
+        spark.read.csv(f"{HERE}/latest", header=True).where("n > 0").write.parquet("out")
+        spark.read.csv(f"{HERE}/latest/a.csv", header=True).where("n > 1").write.parquet("out2")
+        """
+    )
+    assert [each.source.name for each in report.results] == ["latest", "latest/a.csv"]
+
+
 def test_sources_stay(audited, tmp_path):
     """What a job moves to an archive or removes once Spark has read it stays, for its rows are not
     written; the script sees it gone.

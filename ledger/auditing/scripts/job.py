@@ -29,6 +29,7 @@ from ledger.auditing.scripts.written import (
     Written,
     WrittenOutput,
     full_path,
+    named_path,
 )
 from ledger.auditing.sources import AuditSource, Leaf, Sources, relation_of
 from ledger.errors import CarryError, InputError
@@ -399,7 +400,7 @@ def _name(catalyst: Catalyst, node: Node) -> str:
     if not paths:
         relation = relation_of(node)
         return str(relation.toString() if relation is not None else node.nodeName())
-    full = [full_path(path) for path in paths]
+    full = [named_path(path) for path in paths]
     common = full[0] if len(full) == 1 else f"{os.path.commonpath(full)}/*"
     here = f"{os.getcwd()}/"
     return common.removeprefix(here)

@@ -277,12 +277,18 @@ class Written:
 
 
 def full_path(path: str) -> str:
-    """Return a path as outputs are compared by: absolute if it is local, without a last slash."""
+    """Return a path as outputs are compared by: absolute if it is local, without links."""
+    path = named_path(path)
+    return path if "://" in path else os.path.realpath(path)
+
+
+def named_path(path: str) -> str:
+    """Return a path as reports name it: absolute if it is local, without a last slash."""
     for scheme in ("file://", "file:"):
         if path.startswith(scheme):
             path = "/" + path.removeprefix(scheme).lstrip("/")
     if "://" not in path:
-        path = os.path.realpath(path)
+        path = os.path.abspath(path)
     return path.rstrip("/") or "/"
 
 
