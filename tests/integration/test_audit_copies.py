@@ -105,9 +105,9 @@ def test_parquet_is_read_with_the_options_of_its_read(
     assert (result.source.records, result.arrived) == (2, 2)
 
 
-def test_ids_of_groups_are_written_once_they_are_read(audited, monkeypatch):
+def test_ids_of_groups_are_written_once_they_are_read(audited, tmp_path, monkeypatch):
     """Before that their records are those of the rows in the groups; where these could be others
-    when they are computed again, the ids are written at once.
+    when they are computed again, the ids are written at once. The copy without ids is removed.
     """
     writes = []
     write = WrittenOutput.write_rows
@@ -143,6 +143,9 @@ def test_ids_of_groups_are_written_once_they_are_read(audited, monkeypatch):
         ("rest", [HIDDEN]),
         ("of an RDD", [HIDDEN]),
     ]
+    copies = tmp_path / "copies-0"
+    assert not (copies / "output-0").exists()
+    assert (copies / "output-0-with-ids").is_dir()
     assert numbers(report)[:2] == (12, 12)
     assert reasons(report, has_arrived=True)["condition false: count > CAST(2 AS BIGINT)"] == 2
 

@@ -261,8 +261,10 @@ def test_a_database_that_cannot_be_dropped(audited, spark):
         spark.sql("DROP DATABASE IF EXISTS sales CASCADE")
 
 
-def test_appended_partitions(audited):
-    """A loop that appends partitions is read as one folder, also from one of its partitions."""
+def test_appended_partitions(audited, tmp_path):
+    """A loop that appends partitions is read as one folder, also from one of its partitions. No
+    part of the folder is written a second time by itself.
+    """
     report = audited(
         """
         for state in ("paid", "open"):
@@ -274,6 +276,9 @@ def test_appended_partitions(audited):
         """
     )
     assert (report.failure, numbers(report)) == ("", (12, 5, 2, 5))
+    copies = tmp_path / "copies-0"
+    assert list(copies.glob("files-*")) == []
+    assert len(list(copies.glob("merged-*"))) == 1
 
 
 def test_a_link_to_an_output(audited, earlier):

@@ -1,6 +1,7 @@
 """Outputs of a script: where it wanted to write them, and the copy that is written instead."""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
@@ -120,9 +121,11 @@ class WrittenOutput(AuditOutput):
     def rows(self, spark: Any) -> DataFrame:
         """Return the copy under the names of the columns, with ``HIDDEN`` behind them."""
         if self._carried is not None:
-            self.copy = self.copy.with_name(f"{self.copy.name}-with-ids")
+            without_ids = self.copy
+            self.copy = without_ids.with_name(f"{without_ids.name}-with-ids")
             self.write_rows(self._carried, [HIDDEN])
             self._carried = None
+            shutil.rmtree(without_ids, ignore_errors=True)
         copied: DataFrame = spark.read.parquet(f"file://{self.copy}")
         hidden = [HIDDEN] if HIDDEN in copied.columns else []
         return copied.toDF(*self.destination.columns, *hidden)
@@ -208,14 +211,8 @@ class Written:
         places = {key: place for key, place in places.items() if live[key]}
         if not places:
             raise ScriptStop(f"reads {path}, which it has removed: expected a read before that")
-        for output in chain(*live.values()):
-            if output.files is None:
-                generation = self._generation(output)
-                below = output.destination.key.replace("://", "/").lstrip("/")
-                output.files = self.folder / f"files-{generation}" / below
-                output.write_files(spark, output.files)
         if _ABOVE in places.values():
-            return self._files_below(path, list(chain(*live.values())), places)
+            return self._files_below(spark, path, list(chain(*live.values())), places)
         paths: list[str] = []
         outputs: list[WrittenOutput] = []
         for key, place in places.items():
@@ -229,7 +226,7 @@ class Written:
             outputs += [output for _, output in inside]
         if not outputs:  # Spark says that there is nothing
             key, place = places.popitem()
-            return [f"file://{live[key][-1].files}{place}"], live[key][-1:]
+            return [f"file://{self._folders(spark, live[key])[-1]}{place}"], live[key][-1:]
         return paths, outputs
 
     def at(self, spark: Any, path: str) -> list[WrittenOutput]:
@@ -246,7 +243,7 @@ class Written:
                 )
 
     def _files_below(
-        self, path: str, outputs: list[WrittenOutput], places: Mapping[str, str]
+        self, spark: Any, path: str, outputs: list[WrittenOutput], places: Mapping[str, str]
     ) -> tuple[list[str], list[WrittenOutput]]:
         """The folder that has all outputs below a path in it, as the path has them."""
         generations = {self._generation(output) for output in outputs}
@@ -255,13 +252,23 @@ class Written:
                 f"{path} is read, and a part of it was written more than once, or as a part of "
                 "another output: expected a read of one output. Read the outputs one by one"
             )
+        for output in outputs:
+            self._own_files(spark, output)
         root = self.folder / f"files-{generations.pop()}"
         return [f"file://{root}/{path.replace('://', '/').lstrip('/')}"], outputs
 
-    def _folders(self, spark: Any, live: Sequence[WrittenOutput]) -> list[Path | None]:
+    def _own_files(self, spark: Any, output: WrittenOutput) -> Path:
+        """The folder with the files of one output, which are written once they are read."""
+        if output.files is None:
+            below = output.destination.key.replace("://", "/").lstrip("/")
+            output.files = self.folder / f"files-{self._generation(output)}" / below
+            output.write_files(spark, output.files)
+        return output.files
+
+    def _folders(self, spark: Any, live: Sequence[WrittenOutput]) -> list[Path]:
         """The folder to read for each of the outputs at a path: one if they have partitions."""
         if len(live) == 1 or not live[0].destination.partitions:
-            return [output.files for output in live]
+            return [self._own_files(spark, output) for output in live]
         last = live[-1]
         if not last.merged:
             last.merged.append(self.folder / f"merged-{next(self._numbers)}")
