@@ -1,6 +1,6 @@
 """Copy the Parquet files of a source as they are: the id of a record is its place in its file.
 
-That takes a tenth of the time in which Spark reads the rows and writes them with an id.
+Copying takes a tenth of the time in which Spark reads the rows and writes them with an id.
 """
 
 import os
@@ -48,8 +48,14 @@ _TAKEN = frozenset({"_metadata", "_tmp_metadata_row_index"})  # by Spark
 
 @dataclass(frozen=True)
 class CopiedFiles:
-    """Copies of files in a folder, each with its number as name. ``names``: Spark's, of the files
-    that they are copies of; ``options``: of their reader; ``first``: the smallest id.
+    """Copies of the Parquet files of one source.
+
+    Attributes:
+        folder: has the copies. Each is called by the index of its file in ``names``.
+        names: Spark's names of the files that were copied.
+        rows: the number of rows of each file.
+        options: the options of the reader by which the script reads the files.
+        first: the smallest id.
     """
 
     folder: Path
@@ -88,7 +94,11 @@ class CopiedFiles:
 def copied_files(
     catalyst: Catalyst, frame: DataFrame, folder: Path, first: int
 ) -> CopiedFiles | None:
-    """Copy the files of a frame. None: it has other rows than Parquet files of this machine."""
+    """Copy the files of a frame to a new folder, and give their records ids from ``first`` on.
+
+    Returns None if Spark has to copy the rows: they are not from Parquet files of this machine, or
+    columns, options or partitions decide which rows and values Spark reads from the files.
+    """
     node = catalyst.analyzed(frame)
     if not str(catalyst.spark.sparkContext.master).startswith("local"):
         return None

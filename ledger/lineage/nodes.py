@@ -122,7 +122,10 @@ def simple_name(node: object) -> str:
 
 
 def asked_once(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Have the answer on a node or expression kept with the object: they never change."""
+    """Keep the answer of a function with its last argument, a node or an expression of a plan.
+
+    These objects never change, and each question to them is a call of the JVM.
+    """
     name = f"_ackledger_{answer.__name__}"
 
     @wraps(answer)
