@@ -51,7 +51,7 @@ class CopiedFiles:
     """Copies of the Parquet files of one source.
 
     Attributes:
-        folder: has the copies. Each is called by the index of its file in ``names``.
+        folder: the folder of the copies. The name of a copy is the index of its file in ``names``.
         names: Spark's names of the files that were copied.
         rows: the number of rows of each file.
         options: the options of the reader by which the script reads the files.
