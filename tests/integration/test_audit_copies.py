@@ -1,16 +1,24 @@
 """What an audit copies: files of Parquet as they are, and ids of groups only if they are read."""
 
+import os
+import shutil
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 
+from ledger.auditing.attribution import _PARTS, MAX_PARTS, RECORDS_OF_PART, in_few_shuffles
+from ledger.auditing.file_copies import copied_files
 from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.written import WrittenOutput
-from tests.support.audited_scripts import numbers, reasons
+from ledger.auditing.sources import Sources
+from ledger.lineage.catalyst import Catalyst
+from tests.support.audited_scripts import numbers, reasons, why
 
 
 def test_files_of_parquet_are_copied_as_they_are(audited, tmp_path):
@@ -50,8 +58,8 @@ def test_files_of_parquet_are_copied_as_they_are(audited, tmp_path):
 
 
 def test_other_parquet_is_copied_by_spark(audited, tmp_path):
-    """Partitions, a column that Spark's metadata is called like, a file that is none, and options
-    that choose files are read by Spark itself.
+    """Partitions, a column that Spark's metadata is called like, and options that choose files are
+    read by Spark itself.
     """
     for name, column in {"year=1/a": "id", "metadata/a": "_metadata", "options/a": "id"}.items():
         file = tmp_path / "in" / f"{name}.parquet"
@@ -70,6 +78,36 @@ def test_other_parquet_is_copied_by_spark(audited, tmp_path):
     assert report.failure == ""
     assert [result.source.files for result in report.results] == [None] * 3
     assert [(result.source.records, result.arrived) for result in report.results] == [(3, 2)] * 3
+
+
+def test_files_that_change_or_are_none_are_not_copied(spark, tmp_path, monkeypatch):
+    """A file that has another size than Spark has listed, that changes while it is copied, or that
+    is no Parquet, is left to Spark, and nothing of it stays.
+    """
+    file, catalyst = tmp_path / "in.parquet", Catalyst(spark)
+
+    def copied(frame: DataFrame, name: str) -> list[int] | None:
+        copies = copied_files(catalyst, frame, tmp_path / name, 0)
+        assert (copies is not None) == (tmp_path / name).exists()
+        return None if copies is None else list(copies.rows)
+
+    pq.write_table(pa.table({"n": [1]}), file)
+    frame = spark.read.parquet(str(file))
+    assert copied(frame, "a") == [1]
+    pq.write_table(pa.table({"n": range(1000)}), file)
+    assert copied(frame, "b") is None
+    copy = shutil.copyfile
+
+    def changing(source: str, target: str) -> None:
+        copy(source, target)
+        os.utime(source, (1e9, 1e9))
+
+    frame = spark.read.parquet(str(file))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", changing)
+        assert copied(frame, "c") is None
+    (tmp_path / "none.parquet").write_text("n\n1\n")
+    assert copied(spark.read.schema("n INT").parquet(f"{tmp_path}/none.parquet"), "d") is None
 
 
 @pytest.mark.parametrize(
@@ -176,3 +214,43 @@ def test_groups_are_those_of_the_write(audited, tmp_path, case):
     )
     assert report.failure == ""
     assert numbers(report)[:2] == (12, 11)
+
+
+def test_groups_whose_copies_are_gone_are_not_followed(audited, tmp_path):
+    """No number is guessed if the records of groups cannot be computed at the report."""
+    report = audited(
+        f"""
+        import glob, shutil
+        orders.groupBy("shop").count().write.parquet("counts")
+        for copy in glob.glob({str(tmp_path)!r} + "/copies-*/source-*"):
+            shutil.rmtree(copy)
+        """
+    )
+    assert report.failure == ""
+    assert why(report)["counts"].startswith("its records cannot be computed: ")
+    (result,) = report.results
+    assert result.unknown
+
+
+@pytest.mark.parametrize(("millions", "parts"), [(0, 0), (150, 150), (900, MAX_PARTS)])
+def test_shuffles_have_as_many_parts_as_the_records_need(spark, tmp_path, millions, parts):
+    """One for each core and each million of records, unless the job says how many; nothing stays
+    set.
+    """
+    before = spark.conf.get(_PARTS, None)
+    spark.conf.unset(_PARTS)
+    sources = Sources(Catalyst(spark), tmp_path)
+    sources.sources.append(SimpleNamespace(records=millions * RECORDS_OF_PART))
+    try:
+        with in_few_shuffles(sources):
+            wanted = max(parts, spark.sparkContext.defaultParallelism)
+            assert spark.conf.get(_PARTS) == str(wanted)
+        assert spark.conf.get(_PARTS, None) is None
+        spark.conf.set(_PARTS, 5)
+        with in_few_shuffles(sources):
+            assert spark.conf.get(_PARTS) == "5"
+        assert spark.conf.get(_PARTS) == "5"
+    finally:
+        spark.conf.unset(_PARTS)
+        if before is not None:
+            spark.conf.set(_PARTS, before)

@@ -270,6 +270,31 @@ def test_a_source_is_copied_again_with_the_same_ids(audited_files):
     assert "a second copy is not proven to have the same records" in why(report)["out"]
 
 
+def test_copied_files_are_copied_again_with_the_same_ids(audited, tmp_path):
+    """Files of Parquet that were copied as they are get their names once an output reads these, and
+    an id stays that of its record.
+    """
+    folder = tmp_path / "all orders"
+    folder.mkdir()
+    for name, rows in {"a%b.parquet": 3, "b c.parquet": 4}.items():
+        table = pa.table({"id": [f"{name[0]}{at}" for at in range(rows)]})
+        pq.write_table(table, folder / name, row_group_size=2)
+    report = audited(
+        f"""
+        files = spark.read.parquet({str(folder)!r})
+        files.where("id != 'a1'").write.parquet("first")
+        files.where(F.input_file_name().like("%c.parquet")).write.parquet("second")
+        """
+    )
+    assert (report.failure, why(report)) == ("", {})
+    (result,) = report.results
+    assert result.source.files is not None
+    assert (result.source.records, result.arrived) == (7, 6)
+    lost = {loss.operation: loss.records for loss in report.losses if not loss.has_arrived}
+    assert lost == {"filter": 1}
+    assert "a1" in str(report.as_dict(3)["losses"])
+
+
 def test_a_source_of_maps_is_not_copied_again(audited, tmp_path):
     """Maps have no hash, so nothing proves that a second copy has the same ids."""
     kind = pa.map_(pa.string(), pa.int64())
