@@ -215,10 +215,9 @@ def other_catalog(spark):
     }
     for name, value in options.items():
         spark.conf.set(f"{catalog}{name}", value)
-    spark.sql("CREATE DATABASE elsewhere.sales")
+    spark.sql("CREATE DATABASE IF NOT EXISTS elsewhere.sales")
     yield "elsewhere"
     spark.catalog.setCurrentCatalog("spark_catalog")
-    spark.sql("DROP DATABASE elsewhere.sales")
     for name in options:
         spark.conf.unset(f"{catalog}{name}")
 

@@ -16,20 +16,20 @@ from ledger.auditing.scripts.written import full_path
 class EarlierFiles:
     """The files that a script has made where nothing was. All others are taken for earlier ones.
 
-    ``_made``: whether the script has made a file or folder, by its full path. A file without an
+    ``_own``: whether the script has made a file or folder, by its full path. A file without an
     entry has that of the closest folder above it.
     """
 
-    _made: dict[str, bool] = field(default_factory=dict)
+    _own: dict[str, bool] = field(default_factory=dict)
 
     def has(self, path: str) -> bool:
         """Return whether a path is an earlier file, or a folder with one."""
-        return any(not self.is_made(each) for each in files_in(path))
+        return any(not self.is_own(each) for each in files_in(path))
 
-    def is_made(self, full: str) -> bool:
+    def is_own(self, full: str) -> bool:
         """Return whether the script has made what is at a full path."""
         above = (str(each) for each in (Path(full), *Path(full).parents))
-        return next((self._made[each] for each in above if each in self._made), False)
+        return next((self._own[each] for each in above if each in self._own), False)
 
     @contextmanager
     def making(self, path: str) -> Iterator[None]:
@@ -39,23 +39,23 @@ class EarlierFiles:
         yield
         new = {full} if before is None else set(files_in(full_path(path))) - before
         for each in new:
-            if not self.is_made(each):
+            if not self.is_own(each):
                 if os.path.isdir(each):
                     self._forget(each)
-                self._made[each] = True
+                self._own[each] = True
 
     def move(self, full: str, target: str) -> None:
         """Note that the script has moved a file or folder: it stays earlier, or its own."""
-        below = {path: made for path, made in self._made.items() if path.startswith(f"{full}/")}
-        is_made = self.is_made(full)
+        below = {path: own for path, own in self._own.items() if path.startswith(f"{full}/")}
+        is_own = self.is_own(full)
         for each in (full, target):
             self._forget(each)
-        self._made[target] = is_made
-        self._made |= {f"{target}{path.removeprefix(full)}": made for path, made in below.items()}
+        self._own[target] = is_own
+        self._own |= {f"{target}{path.removeprefix(full)}": own for path, own in below.items()}
 
     def _forget(self, full: str) -> None:
-        for path in [each for each in self._made if each == full or each.startswith(f"{full}/")]:
-            del self._made[path]
+        for path in [each for each in self._own if each == full or each.startswith(f"{full}/")]:
+            del self._own[path]
 
 
 def files_in(path: str) -> Iterator[str]:

@@ -233,10 +233,10 @@ class ScriptFiles:
     def _is_of_spark(self, path: str) -> bool:
         """Whether Spark has written a file, or one in a folder, before the audit began."""
         at = Path(path)
-        if at.is_symlink() and self.earlier.is_made(full_name(path)):
+        if at.is_symlink() and self.earlier.is_own(full_name(path)):
             return False
         return any(
-            _OF_SPARK.fullmatch(os.path.basename(each)) and not self.earlier.is_made(each)
+            _OF_SPARK.fullmatch(os.path.basename(each)) and not self.earlier.is_own(each)
             for each in files_in(full_path(path))
         )
 
