@@ -255,6 +255,10 @@ OWN_FILES = {
     'import pyarrow.parquet as pq; pq.read_table("out")': "by read_table()",
     'import pyarrow.dataset as ds; ds.dataset("out")': "by dataset()",
     'fs.listStatus(Path(f"{HERE}"))': "by listStatus()",
+    "import pyarrow.dataset as ds; ds.dataset(HERE)": "by dataset()",
+    'os.remove("orders.csv"); spark.sparkContext.textFile(f"{HERE}/orders.csv")': (
+        "orders.csv, and the script has removed"
+    ),
     'fs.exists(Path(f"{HERE}/out/shop=s1"))': "looks for ",
     'pandas.DataFrame({"a": [1]}).to_csv("a.csv"); spark.read.csv(f"{HERE}/a.csv")': "reads ",
     'pandas.DataFrame({"a": [1]}).to_csv("a.csv"); open("a.csv")': "which the audit has not let",

@@ -166,7 +166,7 @@ class ScriptFiles:
             )
 
     def require_listable(self, call: str, path: str) -> None:
-        """End the script if Java lists or reads files that are not as the script left them."""
+        """End the script if a library uses files that are not as the script left them."""
         self.require_other(call, path)
         self.require_readable(full_path(path))
         if own := self._own(full_path(path), ABOVE):
@@ -356,7 +356,7 @@ def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:
         values = [*args[:2], *(kwargs[name] for name in _PATHS if name in kwargs)]
         paths: Any = next((each for each in values if _is_path(each) or isinstance(each, list)), [])
         for path in paths if isinstance(paths, list) else os.fsdecode(paths).split(","):
-            files.require_other(_name(function), os.fsdecode(path))
+            files.require_listable(_name(function), os.fsdecode(path))
         return function(*args, **kwargs)
 
     looking = {opened: _OPENING, looked: _LOOKING, listing: _LISTING, make: _MAKING}

@@ -164,7 +164,8 @@ def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataF
             continue
         if name == "CreateTempViewUsing":
             options = {
-                str(pair._1()): pair._2() for pair in catalyst.items(command.options().toSeq())
+                str(pair._1()).lower(): pair._2()
+                for pair in catalyst.items(command.options().toSeq())
             }
             if str(command.provider()).lower() == "jdbc":
                 require_no_jdbc(job, options.get("url"), options.get("dbtable"))
