@@ -220,10 +220,8 @@ def test_groups_whose_copies_are_gone_are_not_followed(audited, tmp_path):
     """No number is guessed if the records of groups cannot be computed at the report."""
     report = audited(
         f"""
-        import glob, shutil
         orders.groupBy("shop").count().write.parquet("counts")
-        for copy in glob.glob({str(tmp_path)!r} + "/copies-*/source-*"):
-            shutil.rmtree(copy)
+        os.system("rm -r {tmp_path}/copies-*/source-*")
         """
     )
     assert report.failure == ""

@@ -281,7 +281,7 @@ def intercept_files(patches: Patches, files: ScriptFiles) -> None:
 
     def arrow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         targets = (kwargs[name] for name in _TARGETS if name in kwargs)
-        target = args[1] if len(args) > 1 else next(targets, None)
+        target: Any = args[1] if len(args) > 1 else next(targets, None)
         files.note_python_file(target)
         if not _is_path(target) or kwargs.get("filesystem") is not None:
             return function(*args, **kwargs)
