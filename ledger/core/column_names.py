@@ -17,7 +17,6 @@ ROOTS = "_ackledger_roots"
 PARENT = "_ackledger_parent"
 INPUT = "_ackledger_input"
 ERROR = "_ackledger_error"
-QUOTED = "_ackledger_quoted"  # of a source: the value that ends the reason of ``ERROR``
 RAW = "_ackledger_raw"
 NAMES = "_ackledger_names"  # the columns of the record's file, where they are read by name
 BETWEEN = "\x1f"  # what stands between the columns in ``NAMES``

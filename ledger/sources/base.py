@@ -96,9 +96,8 @@ class SourceReader(Protocol):
         and ``_ackledger_error`` (string), and ``_ackledger_file`` where there are files.
 
         A record that does not fit the schema has its text in ``_ackledger_raw``, the reason in
-        ``_ackledger_error`` and nulls elsewhere; both are null in the others. The value that a
-        reason quotes is in ``_ackledger_quoted``, if there is such a column, and ends the reason.
-        Lazy; runs more than once.
+        ``_ackledger_error`` and nulls elsewhere; both are null in the others. What a
+        reason quotes is marked by ``typed.quote_of``. Lazy; runs more than once.
         """
 
     def check(self, claim: Claim) -> None:

@@ -367,7 +367,7 @@ def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> 
     columns, misfits = yielded(StructType(fields)).fit(values)
     for number, misfit in enumerate(misfits, start=1):
         if misfit is not None:
-            reason = str(misfit).removeprefix("yielded ")
+            reason = misfit.removeprefix("yielded ")
             raise DeclarationError(f"row {number} of {name!r}: {reason}")
     return pa.table(columns, names=schema.names)
 

@@ -1,7 +1,6 @@
 """Python values into columns of declared types: one that does not fit fails its record alone."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,21 +13,6 @@ from ledger.types.spark import without_lengths
 from ledger.types.spark_arrow import to_arrow_type
 
 _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all of it
-
-
-class Misfit(NamedTuple):
-    """Reason why a row does not fit. ``quoted``: the value that ends the reason."""
-
-    reason: str
-    quoted: str = ""
-
-    def __str__(self) -> str:
-        return self.reason + self.quoted
-
-    @property
-    def marked(self) -> str:
-        """The reason with the value as a quote."""
-        return self.reason + (quote(self.quoted) if self.quoted else "")
 
 
 class Fitting:
@@ -46,7 +30,7 @@ class Fitting:
         self._converters = [converter_of(kind, strict=strict) for kind in kinds]
         self._types = [to_arrow_type(without_lengths(kind)) for kind in kinds]
 
-    def fit(self, rows: Sequence[Row]) -> tuple[list[pa.Array], list[Misfit | None]]:
+    def fit(self, rows: Sequence[Row]) -> tuple[list[pa.Array], list[str | None]]:
         """The columns of ``rows``, whose values stand in the schema's order, and for each row
         why it does not fit, or None; one that does not is null in every column.
         """
@@ -54,11 +38,11 @@ class Fitting:
         arrays, misfits = self.fit_columns(columns)
         return arrays, [misfits.get(number) for number in range(len(rows))]
 
-    def fit_columns(self, columns: Sequence[Row]) -> tuple[list[pa.Array], dict[int, Misfit]]:
+    def fit_columns(self, columns: Sequence[Row]) -> tuple[list[pa.Array], dict[int, str]]:
         """Return the columns that ``fit`` returns, of rows that come by column, and why rows do not
         fit, by their number.
         """
-        misfits = dict[int, Misfit]()
+        misfits = dict[int, str]()
         arrays = [
             pa.concat_arrays(self._parts(number, values, 0, misfits))
             for number, values in enumerate(columns)
@@ -71,7 +55,7 @@ class Fitting:
         return arrays, misfits
 
     def _parts(
-        self, number: int, values: Row, start: int, misfits: dict[int, Misfit]
+        self, number: int, values: Row, start: int, misfits: dict[int, str]
     ) -> list[pa.Array]:
         """All values at once, or, if one of them does not fit, by halves down to the one. Notes the
         first column of a row that does not fit; ``start``: the row of the first value.
@@ -124,14 +108,14 @@ def yielded(schema: StructType) -> Fitting:
     return Fitting(schema, "yielded", strict=True)
 
 
-def _misfit(what: str, field: StructField, value: object) -> Misfit:
+def _misfit(what: str, field: StructField, value: object) -> str:
     expected = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
     reason = f"{what} {field.name}: expected {expected}, found "
     if value is None:
-        return Misfit(f"{reason}NULL")
+        return f"{reason}NULL"
     text = _shown(value)
     shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-    return Misfit(reason, shown.encode("utf-8", "backslashreplace").decode())
+    return reason + quote(shown.encode("utf-8", "backslashreplace").decode())
 
 
 def _shown(value: object) -> str:

@@ -28,7 +28,6 @@ from ledger.errors import (
 )
 from ledger.sources.base import raised_by_task
 from ledger.sources.cursor import from_text, to_text
-from ledger.sources.parsing.typed import with_quotes
 from ledger.sources.sql import queries as source_tables
 from ledger.sources.sql import writers as source_writers
 from ledger.sources.sql.kind import Table
@@ -42,7 +41,7 @@ BRIEF = 0.5  # seconds to wait for a transaction that does not end
 def shown(frame):
     """The records with their reasons as they are shown."""
     error = "_ackledger_error"
-    return with_quotes(frame).withColumn(error, F.translate(error, MARKS, ""))
+    return frame.withColumn(error, F.translate(error, MARKS, ""))
 
 
 def limit_bound(source, after, bound, most):
@@ -722,7 +721,7 @@ def test_a_parallel_read_returns_every_row_once(spark, shop, lite, where, monkey
     assert bound == 25000
     reader = TableReader(spark, source)
     frame = reader.rows(slices(source, 10, bound, 3))
-    own = ["_ackledger_raw", "_ackledger_error", "_ackledger_quoted"]
+    own = ["_ackledger_raw", "_ackledger_error"]
     assert frame.columns == ["item", "id", *own]
     rows = frame.withColumn("task", F.spark_partition_id()).toPandas()
     assert sorted(rows["id"]) == list(range(11, 25001))
@@ -975,7 +974,6 @@ def test_stored_records_are_fitted_to_todays_schema(spark, shop):
         "new",
         "_ackledger_raw",
         "_ackledger_error",
-        "_ackledger_quoted",
     ]
     rows = shown(frame).orderBy("_ackledger_message").collect()
     assert [row["_ackledger_message"] for row in rows] == [1, 2, 3]

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from sqlalchemy import create_engine
 
 from ledger import SqlSource
-from ledger.errors import ConfigurationError, DeclarationError, IntegrityError
+from ledger.errors import ConfigurationError, DeclarationError, IntegrityError, shown
 from ledger.sources.cursor import from_text, to_text
 from ledger.sources.sql.timestamps import TimestampForm
 from ledger.sources.sql.writers import POLL_SECONDS, RunningTransaction, outwait
@@ -176,7 +176,7 @@ def test_a_wait_is_for_those_of_the_beginning_and_all_prepared_ones():
 
 def fitted(kind, value, nullable=True):
     columns, errors = of_table(StructType([StructField("c", kind, nullable)])).fit([(value,)])
-    return columns[0].to_pylist()[0], errors[0] and str(errors[0])
+    return columns[0].to_pylist()[0], errors[0] and shown(errors[0])
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class Reader(SourceReader):
         return [absent.shown(path) for path in self._keys.absent] if self._keys else ()
 
     def records(self, claim: Claim) -> DataFrame:
-        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``, ``QUOTED``. Checks
+        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``. Checks
         headers first.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no

@@ -96,8 +96,8 @@ class TextReader:
         return T.StructType([number, *stored_schema(self.form.schema).fields])
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The records of the blocks, in order: ``FILE`` as a URL, the schema's columns, ``RAW``,
-        ``ERROR`` and ``QUOTED``. Lazy."""
+        """The records of the blocks, in order: ``FILE`` as a URL, the schema's columns, ``RAW``
+        and ``ERROR``. Lazy."""
         urls = F.lit(BETWEEN.join(url(block.path) for block in self.blocks))
         file = F.get(F.split(urls, BETWEEN), F.col(BLOCK_NUMBER)).alias(FILE)
         batches = self.few()

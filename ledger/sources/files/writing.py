@@ -12,9 +12,8 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES, QUOTED
+from ledger.core.column_names import BETWEEN, ERROR, FILE, NAMES
 from ledger.deltas.table_writer import TableWriter
-from ledger.errors import MARKS, QUOTE, UNQUOTE
 from ledger.sources.base import WrittenFiles
 from ledger.sources.files.text import BLOCK_NUMBER, TextReader, in_tasks, url
 from ledger.sources.parsing.exact import stored_schema
@@ -94,7 +93,7 @@ class Writer:
         """Schema of the snapshot."""
         own = stored_schema(self.reader.form.schema).fields
         fields = [T.StructField(FILE, T.StringType())]
-        fields += [field for field in own if field.name != QUOTED]
+        fields += own
         fields += [T.StructField(NAMES, T.StringType())] if self.by_name else []
         return T.StructType(fields)
 
@@ -116,9 +115,6 @@ class Writer:
         numbers = pc.subtract(numbers, least)
         blocks = self.reader.blocks[least.as_py() : greatest.as_py() + 1]
         columns = {name: table[name] for name in table.column_names}
-        words = pc.replace_substring_regex(table[QUOTED], f"[{MARKS}]", "")
-        quotes = pc.fill_null(pc.binary_join_element_wise(QUOTE, words, UNQUOTE, ""), "")
-        columns[ERROR] = pc.binary_join_element_wise(table[ERROR], quotes, "")
         for name, texts in (
             (FILE, [url(block.path) for block in blocks]),
             (NAMES, [BETWEEN.join(self.reader.form.names)] * len(blocks)),

@@ -24,7 +24,7 @@ class OffsetReader(SourceReader):
         check_schema(self.schema)
 
     def records(self, claim: Claim) -> DataFrame:
-        """The schema's columns of what ``read`` returns, ``RAW``, ``ERROR`` and ``QUOTED``. Raises
+        """The schema's columns of what ``read`` returns, ``RAW`` and ``ERROR``. Raises
         InputError when one is missing or of another type."""
         if claim.end is None:
             return checked(no_rows(self._spark, self.schema), self.schema)

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from ledger.core.column_names import ERROR, QUOTED, RAW
+from ledger.core.column_names import ERROR, RAW
+from ledger.errors import quote
 from ledger.sources.files.lines import Format
 from ledger.sources.parsing import csv_text, json_text
 from ledger.sources.parsing.columns import Fit, of_json, of_texts
@@ -21,17 +22,12 @@ from ledger.types.spark_arrow import to_arrow_schema
 NOT_UTF8 = "not UTF-8"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
 _ROWS = 32_768  # records whose values are in memory
-OF_FAILED = (
-    T.StructField(RAW, T.BinaryType()),
-    T.StructField(ERROR, T.StringType()),
-    T.StructField(QUOTED, T.StringType()),
-)
-Reason = tuple[str, str | None]  # and the value that it quotes, which ends it
+OF_FAILED = (T.StructField(RAW, T.BinaryType()), T.StructField(ERROR, T.StringType()))
 
 
 def stored_schema(schema: T.StructType) -> T.StructType:
     """The columns of parsed records: those of the schema, each of which may be null, and of those
-    that did not parse ``RAW``, ``ERROR`` and ``QUOTED``."""
+    that did not parse ``RAW`` and ``ERROR``."""
     own = nullable(without_lengths(schema))
     assert isinstance(own, T.StructType)
     return T.StructType([*own.fields, *OF_FAILED])
@@ -74,25 +70,24 @@ class Parser:
         return pa.concat_tables(parts) if parts else self._arrow.empty_table()
 
     def _part(self, records: Sequence[bytes], failed: Mapping[int, str]) -> pa.Table:
-        reasons: dict[int, Reason] = {}
+        reasons: dict[int, str] = {}
         rows = list(self._rows(records, reasons))
-        reasons.update((n, (why, None)) for n, why in failed.items() if n < len(records))
+        reasons.update((n, why) for n, why in failed.items() if n < len(records))
         columns = [self._column(field, rows, reasons) for field in self._form.schema.fields]
         for number, why in enumerate(map(self._misspelt, rows) if self._misspelt else ()):
             if why:
-                reasons.setdefault(number, (f"{self._malformed}{why}", None))
+                reasons.setdefault(number, f"{self._malformed}{why}")
         for field, column in zip(self._form.schema.fields, columns, strict=True):
             if not field.nullable and column.null_count:
                 for number in np.flatnonzero(np.asarray(column.is_null())).tolist():
-                    why = f"{self._malformed}{field.name} is null"
-                    reasons.setdefault(number, (why, None))
+                    reasons.setdefault(number, f"{self._malformed}{field.name} is null")
         return self._table(records, columns, reasons)
 
     @property
     def _malformed(self) -> str:
         return f"malformed {self._form.format}: "
 
-    def _rows(self, records: Sequence[bytes], reasons: dict[int, Reason]) -> Iterator[Any]:
+    def _rows(self, records: Sequence[bytes], reasons: dict[int, str]) -> Iterator[Any]:
         """The values of each record by name, or in the order of the names; of one that fails
         none."""
         parse, nothing = self._parse, {} if self._is_json else [None] * len(self._form.names)
@@ -100,14 +95,14 @@ class Parser:
             try:
                 yield parse(record.decode())
             except UnicodeDecodeError:
-                reasons[number] = NOT_UTF8, None
+                reasons[number] = NOT_UTF8
                 yield nothing
             except ValueError as exc:
-                reasons[number] = f"{self._malformed}{exc}", None
+                reasons[number] = f"{self._malformed}{exc}"
                 yield nothing
 
     def _column(
-        self, field: T.StructField, rows: Sequence[Any], reasons: dict[int, Reason]
+        self, field: T.StructField, rows: Sequence[Any], reasons: dict[int, str]
     ) -> pa.Array:
         """A column, and the reasons of the records whose value does not fit."""
         fit, name = self._fits.get(field.name), field.name
@@ -124,11 +119,11 @@ class Parser:
         if self._is_json:
             wrong = _earlier_misfits(name, fit, rows) | wrong
         for number, value in wrong.items():
-            reasons.setdefault(number, (expected, text_of(value)[:_MOST_SHOWN]))
+            reasons.setdefault(number, expected + quote(text_of(value)[:_MOST_SHOWN]))
         return column
 
     def _table(
-        self, records: Sequence[bytes], columns: list[pa.Array], reasons: dict[int, Reason]
+        self, records: Sequence[bytes], columns: list[pa.Array], reasons: dict[int, str]
     ) -> pa.Table:
         failed = sorted(reasons)
         place = np.zeros(len(records), np.int64)
@@ -141,8 +136,7 @@ class Parser:
         numbers = pa.array(place, mask=good)
         why = (
             pa.array([records[number] for number in failed], pa.binary()),
-            pa.array([reasons[number][0] for number in failed], pa.string()),
-            pa.array([reasons[number][1] for number in failed], pa.string()),
+            pa.array([reasons[number] for number in failed], pa.string()),
         )
         return pa.table([*columns, *(own.take(numbers) for own in why)], schema=self._arrow)
 

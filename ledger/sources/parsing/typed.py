@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW, check_names, is_own
+from ledger.core.column_names import ERROR, MESSAGE, RAW, check_names, is_own
 from ledger.errors import MARKS, QUOTE, UNQUOTE, DeclarationError, InputError, suggestion
 from ledger.sources.parsing.scalars import value_of
 from ledger.types.spark import NESTED, nullable, without_lengths
@@ -88,14 +88,12 @@ def aligned(
         column = _fitted(value, had, field.dataType, options or {})
         columns.append(column.alias(field.name))
         what = F.lit(f"{field.name}: expected {field.dataType.simpleString()}, found ")
-        misfit = F.array(what, value.cast("string"))
+        misfit = F.concat_ws("", what, quote_of(value.cast("string")))
         problems.append(F.when(value.isNotNull() & column.isNull(), misfit))
         for condition, reason in nulls(value, field, field.name):
-            problems.append(F.when(condition, F.array(F.lit(reason))))
+            problems.append(F.when(condition, reason))
     own = [name for name in stored.columns if not is_own(name)]
-    problem = F.coalesce(*problems)
-    marks = _marks(F.get(problem, F.lit(0)), F.get(problem, F.lit(1)), own)
-    return stored.select(*_lasting(stored), *columns, *marks)
+    return stored.select(*_lasting(stored), *columns, *_marks(F.coalesce(*problems), own))
 
 
 def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
@@ -106,23 +104,13 @@ def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
     is_intact = F.col(ERROR).isNull() | whole
     good = aligned(stored.where(is_intact).drop(RAW, ERROR), schema)
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
-    reason = ERROR, F.lit(None).cast("string").alias(QUOTED)
     spoilt = stored.where(~is_intact)
-    return good.unionByName(spoilt.select(*_lasting(stored), *nothing, RAW, *reason))
+    return good.unionByName(spoilt.select(*_lasting(stored), *nothing, RAW, ERROR))
 
 
 def _lasting(stored: DataFrame) -> list[str]:
     """Return the columns that a record keeps when it is parsed again."""
     return [MESSAGE] if MESSAGE in stored.columns else []
-
-
-def with_quotes(records: DataFrame) -> DataFrame:
-    """Records of a source, each reason in whose ``ERROR`` ends with the value that it quotes."""
-    if QUOTED not in records.columns:
-        return records
-    quoted = F.col(QUOTED).isNotNull()
-    whole = F.when(quoted, F.concat(ERROR, quote_of(F.col(QUOTED)))).otherwise(F.col(ERROR))
-    return records.withColumn(ERROR, whole).drop(QUOTED)
 
 
 def quote_of(words: Column) -> Column:
@@ -154,21 +142,20 @@ def from_text(text: Column, kind: DataType, options: Mapping[str, str]) -> Colum
 
 
 def checked(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Rows of the schema with ``RAW`` and ``ERROR``: of those with a null where none may be; and
-    with ``QUOTED``, which is null."""
+    """Rows of the schema with ``RAW`` and ``ERROR``: of those with a null where none may be."""
     missing = [
         F.when(condition, reason)
         for field in schema.fields
         for condition, reason in nulls(F.col(f"`{field.name}`"), field, field.name)
     ]
     nothing = F.lit(None).cast("string")
-    return rows.select("*", *_marks(F.coalesce(nothing, *missing), nothing, rows.columns))
+    return rows.select("*", *_marks(F.coalesce(nothing, *missing), rows.columns))
 
 
-def _marks(error: Column, quoted: Column, names: Sequence[str]) -> list[Column]:
+def _marks(error: Column, names: Sequence[str]) -> list[Column]:
     fields = F.struct(*(F.col(f"`{name}`") for name in names))
     raw = F.when(error.isNotNull(), F.to_json(fields)).cast("binary")
-    return [raw.alias(RAW), error.alias(ERROR), quoted.alias(QUOTED)]
+    return [raw.alias(RAW), error.alias(ERROR)]
 
 
 def nulls(

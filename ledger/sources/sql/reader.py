@@ -7,23 +7,17 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from ledger.core.column_names import ERROR, MESSAGE, QUOTED, RAW
+from ledger.core.column_names import ERROR, MESSAGE, RAW
 from ledger.sources.base import Claim, SourceReader
 from ledger.sources.cursor import Range, from_text
+from ledger.sources.parsing.exact import OF_FAILED
 from ledger.sources.parsing.typed import aligned, check_schema, struct
 from ledger.sources.sql import queries as source_tables
 from ledger.sources.sql.source import SqlSource
-from ledger.types.fitting import Fitting, Misfit, of_table
+from ledger.types.fitting import Fitting, of_table
 from ledger.types.raw_rows import from_raw, raw
-
-_OWN = [
-    StructField(RAW, BinaryType()),
-    StructField(ERROR, StringType()),
-    StructField(QUOTED, StringType()),
-]
-_OWN_NAMES = [field.name for field in _OWN]
 
 
 class TableReader(SourceReader):
@@ -40,10 +34,10 @@ class TableReader(SourceReader):
         self._fitting = of_table(self.schema)
         # A record that does not fit has nulls in every column.
         nullable = [StructField(field.name, field.dataType) for field in self.schema.fields]
-        self._records = StructType([*nullable, *_OWN])
+        self._records = StructType([*nullable, *OF_FAILED])
 
     def records(self, claim: Claim) -> DataFrame:
-        """The rows of the claimed range: the schema's columns, ``RAW``, ``ERROR``, ``QUOTED``."""
+        """The rows of the claimed range: the schema's columns, ``RAW``, ``ERROR``."""
         if claim.end is None:
             return self.rows([])
         after = None if claim.start is None else from_text(claim.start)
@@ -51,7 +45,7 @@ class TableReader(SourceReader):
         return self.rows(source_tables.slices(self._source, after, upto, parts))
 
     def rows(self, ranges: Sequence[Range]) -> DataFrame:
-        """The rows of ``ranges``: the schema's columns, ``RAW``, ``ERROR``, ``QUOTED``; one task a
+        """The rows of ``ranges``: the schema's columns, ``RAW``, ``ERROR``; one task a
         range.
 
         Lazy, but for the check of the columns. Each task connects by itself; the address travels
@@ -103,7 +97,7 @@ def _read(
                     for row, misfit in zip(part, misfits, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(
-                    [*columns, *_marks(spoilt, misfits)], [*names, *_OWN_NAMES]
+                    [*columns, *_marks(spoilt, misfits)], [*names, RAW, ERROR]
                 )
 
 
@@ -118,11 +112,9 @@ def _fit_again(
             None if misfit is None else raw for raw, misfit in zip(stored, misfits, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(
-            [batch.column(0), *columns, *_marks(spoilt, misfits)], [MESSAGE, *names, *_OWN_NAMES]
+            [batch.column(0), *columns, *_marks(spoilt, misfits)], [MESSAGE, *names, RAW, ERROR]
         )
 
 
-def _marks(spoilt: list[bytes | None], misfits: list[Misfit | None]) -> list[pa.Array]:
-    reasons = pa.array([misfit and misfit.reason for misfit in misfits], pa.string())
-    quoted = pa.array([(misfit and misfit.quoted) or None for misfit in misfits], pa.string())
-    return [pa.array(spoilt, pa.binary()), reasons, quoted]
+def _marks(spoilt: list[bytes | None], misfits: list[str | None]) -> list[pa.Array]:
+    return [pa.array(spoilt, pa.binary()), pa.array(misfits, pa.string())]

@@ -17,7 +17,6 @@ from ledger.core.column_names import (
     MESSAGE,
     PARENT,
     POSITION,
-    QUOTED,
     RAW,
     ROOT,
     ROOTS,
@@ -80,7 +79,7 @@ def passed_on(rows: DataFrame) -> DataFrame:
     if ANCHORS in rows.columns:
         roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
         rows = rows.withColumn(ROOTS, roots)
-    return rows.drop(ANCHORS, ERROR, QUOTED, RAW, FILE, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
+    return rows.drop(ANCHORS, ERROR, RAW, FILE, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
 
 
 def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:

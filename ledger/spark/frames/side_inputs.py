@@ -13,7 +13,6 @@ from ledger.pipeline.steps import CombineStep, StageStep, StateStep
 from ledger.pipeline.steps.base import PARAMS
 from ledger.settings import Settings
 from ledger.sources.base import Claim
-from ledger.sources.parsing.typed import with_quotes
 from ledger.sources.references import Reference
 from ledger.spark.job import Job
 from ledger.store.queries.batches import Batch
@@ -57,7 +56,7 @@ def read_reference(
     source = reference.source
     reference.require_rows(name, settings, interval)
     reader = source.reader(spark)
-    records = with_quotes(reader.records(Claim(name, source.path(settings, interval))))
+    records = reader.records(Claim(name, source.path(settings, interval)))
     reader.null_columns()
     if not reference.allow_empty and records.isEmpty():
         raise reference.no_rows(name)

@@ -5,7 +5,6 @@ from pyspark.sql import functions as F
 
 from ledger.core.column_names import ERROR
 from ledger.sources.base import Claim, SourceReader, WrittenFiles
-from ledger.sources.parsing.typed import with_quotes
 from ledger.spark.job import SNAPSHOT, Witness, write_files
 from ledger.storage import stores
 from ledger.storage.manifest import Manifest, take_manifest
@@ -35,7 +34,7 @@ class Snapshot:
 
     def write(self, records: DataFrame) -> None:
         """Write the records, the untracked ones after the others."""
-        watched = self._witness.watch(with_quotes(records))
+        watched = self._witness.watch(records)
         if self._track is None:
             write_files(watched, self.folder, _WHOLE)
         else:

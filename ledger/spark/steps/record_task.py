@@ -87,7 +87,7 @@ def transform(
         batch = pa.RecordBatch.from_arrays(numbered.columns, input_names)
         output = _run(function, take, batch.drop_columns(own), batch.num_rows)
         columns, misfits = fitting.fit_columns(output.columns(len(fitting.names)))
-        layout = output.layout({row: misfit.marked for row, misfit in misfits.items()})
+        layout = output.layout(misfits)
         anchors = layout.of_records(batch.select(own).columns)
         marks = [layout.reasons(failed=True), layout.reasons(failed=False)]
         yield pa.RecordBatch.from_arrays([*layout.of_rows(columns), *anchors, *marks], names)
