@@ -22,7 +22,7 @@ from benchmarks.history import UNTIL, write_history
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from benchmarks.measure import seconds
-from ledger.batch.interventions import abandon
+from ledger.batch.manual_actions import abandon
 from ledger.batch.opening import open_batch
 from ledger.batch.outcome.summary import summarize
 from ledger.batch.pages import batches, overview

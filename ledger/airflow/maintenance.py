@@ -179,7 +179,7 @@ def replay(run: Any) -> None:
 
 def _release(database: Any, batch: int | None) -> None:
     """Let a batch on hold settle. Raises AirflowFailException unless it does."""
-    from ledger.batch.interventions import release
+    from ledger.batch.manual_actions import release
 
     if batch is None:
         raise AirflowFailException("which batch is to be released? Give its number as batch")
@@ -254,7 +254,7 @@ def accept_dag(**dag_options: Any) -> DAG:
 @task(outlets=[COMPLETED])
 def accept(**context: Any) -> dict[str, Any]:
     """Accept what is quarantined by now, in the name of the user who triggered the run."""
-    from ledger.batch.acceptance import accept as accept_batch
+    from ledger.batch.manual_actions import accept as accept_batch
 
     params, run = context["params"], context["dag_run"]
     by = triggering_user(run) or f"run {run.run_id} of {run.dag_id}"

@@ -32,7 +32,7 @@ from ledger.airflow.versions import (
     CronDataIntervalTimetable,
 )
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, WithoutSpark
+from ledger.batch.follow_ups import SETTLE, WithoutSpark
 from ledger.core.connect_server import checked_address
 from ledger.core.logs import about
 from ledger.core.run_request import REPROCESS, Interval, RunKey, Selection

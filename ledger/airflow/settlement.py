@@ -13,8 +13,7 @@ from ledger.airflow.sensors import COMPLETED, announce
 from ledger.airflow.tasks import InTask, about_batch, check_due, connected, decided_batch
 from ledger.airflow.versions import AirflowSkipException
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, WithoutSpark
-from ledger.batch.following.content import Keep
+from ledger.batch.follow_ups import SETTLE, Keep, WithoutSpark
 from ledger.errors import LedgerError, LostFileError
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from ledger.airflow.versions import (
     RetryDecision,
     RetryPolicy,
 )
-from ledger.batch.following.base import FollowUp
+from ledger.batch.follow_ups import FollowUp
 from ledger.core.logs import about
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings

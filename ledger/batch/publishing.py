@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.advice import batches as advice
 from ledger.batch.advice.actions import sentences
-from ledger.batch.surroundings import Surroundings
+from ledger.batch.context import Context
 from ledger.core.commands import CLEAR_SETTLE
 from ledger.core.probes import reached
 from ledger.errors import FencedError, LostFileError, NotReadyError, marked, redacted
@@ -52,7 +52,7 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
 
 
 @contextmanager
-def publication_errors(at: Surroundings, row: PendingPublication) -> Iterator[None]:
+def publication_errors(at: Context, row: PendingPublication) -> Iterator[None]:
     """Add to an error of this block which publication failed, and how to go on once its cause is
     fixed."""
     try:
@@ -64,7 +64,7 @@ def publication_errors(at: Surroundings, row: PendingPublication) -> Iterator[No
         raise failure from None
 
 
-def _explained(at: Surroundings, row: PendingPublication, exc: Exception) -> Exception:
+def _explained(at: Context, row: PendingPublication, exc: Exception) -> Exception:
     if isinstance(exc, LostFileError):
         lost = _lost(at, row, exc)
         return redacted(lost) if at.pipeline.redact else lost
@@ -74,7 +74,7 @@ def _explained(at: Surroundings, row: PendingPublication, exc: Exception) -> Exc
     return failure
 
 
-def _lost(at: Surroundings, row: PendingPublication, exc: LostFileError) -> LostFileError:
+def _lost(at: Context, row: PendingPublication, exc: LostFileError) -> LostFileError:
     """Return the error for a lost file, with what to do. A settled batch runs no step again, so
     only a run of its interval can restore the rows of the file.
     """
@@ -98,9 +98,7 @@ def _instead_of_the_file(connection: Connection, pipeline: Pipeline, original_id
     return sentences(advice.instead_of_a_lost_file(batch, known_target(pipeline)))
 
 
-def publish(
-    at: Surroundings, batch_id: int, sinks: Collection[str] | None = None
-) -> list[Published]:
+def publish(at: Context, batch_id: int, sinks: Collection[str] | None = None) -> list[Published]:
     """Publish everything of a batch's family that is decided and not published yet: batch by batch,
     and within a batch in the order in which the sinks are declared. Return what was published, in
     order.
@@ -135,7 +133,7 @@ def _in_order(pipeline: Pipeline, rows: Sequence[PendingPublication]) -> list[Pe
 
 
 def _publish_each(
-    at: Surroundings, rows: Sequence[PendingPublication]
+    at: Context, rows: Sequence[PendingPublication]
 ) -> tuple[list[Published], dict[str, Exception]]:
     """Carry out each publication unless an earlier one of its sink failed. Return what was
     published, and the error of each sink that failed.
@@ -163,9 +161,7 @@ def _publish_each(
     return done, failed
 
 
-def publish_one(
-    connection: Connection, at: Surroundings, row: PendingPublication
-) -> Published | None:
+def publish_one(connection: Connection, at: Context, row: PendingPublication) -> Published | None:
     """Publish one delivery, under the lock of its publication; None if that was done already, or is
     no longer to be done.
     """

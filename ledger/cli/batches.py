@@ -13,9 +13,9 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
-from ledger.batch.acceptance import accept as accept_batch
-from ledger.batch.interventions import release as release_batch
-from ledger.batch.interventions import restart as restart_batch
+from ledger.batch.manual_actions import accept as accept_batch
+from ledger.batch.manual_actions import release as release_batch
+from ledger.batch.manual_actions import restart as restart_batch
 from ledger.batch.outcome.readings import recent_batches, unpublished
 from ledger.batch.outcome.summary import summarize
 from ledger.batch.records.failures import holds_of

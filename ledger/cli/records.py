@@ -18,7 +18,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ledger.batch.advice.records import status_in_words
-from ledger.batch.quarantine import quarantine
+from ledger.batch.manual_actions import quarantine
 from ledger.batch.records.explain import Explanation, explain
 from ledger.batch.records.failed_records import (
     FailedMessage,

@@ -14,7 +14,7 @@ from ledger.batch import follow_ups
 from ledger.batch.advice.actions import Advice, sentences
 from ledger.batch.advice.batches import asked_as, resume
 from ledger.batch.advice.sinks import state_of
-from ledger.batch.interventions import abandon
+from ledger.batch.manual_actions import abandon
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.outcome.readings import Batch
 from ledger.batch.outcome.report import (

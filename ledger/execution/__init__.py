@@ -1,7 +1,6 @@
-"""Run a batch in a driver: its steps, its settlement, and what follows."""
+"""Run a batch in a driver: its steps, its settlement and its follow-ups."""
 
-from ledger.execution.combines import combine
-from ledger.execution.follow_ups import follow, notify, settle_and_follow, withhold
+from ledger.execution.follow_ups import combine, follow, notify, settle_and_follow, withhold
 from ledger.execution.states import advance_states
 from ledger.execution.steps import StepResult, run_step, run_steps
 

@@ -1,23 +1,19 @@
-"""Settle a batch, and do what follows: ``ledger.batch.follow_ups`` in a driver."""
+"""Settle a batch in a driver, and do its follow-ups."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ledger.batch import follow_ups
-from ledger.batch.following.base import FollowUp, WithoutSpark
-from ledger.batch.following.combines import Combine
-from ledger.batch.following.notices import Notify
-from ledger.batch.following.publications import Withhold
-from ledger.batch.following.states import State
-from ledger.batch.publishing import needs_withholding
+from ledger.batch import combine_runs, follow_ups
+from ledger.batch.follow_ups import Combine, FollowUp, Notify, State, Withhold, WithoutSpark
+from ledger.batch.publishing import Published, needs_withholding, publish
 from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
-from ledger.execution.combines import combine
 from ledger.execution.states import advance_states
+from ledger.execution.steps import execute, living
 from ledger.spark.failures import Failures, masking
 
 if TYPE_CHECKING:
@@ -31,9 +27,10 @@ def settle_and_follow(
     now: datetime | None = None,
     attempt: Attempt | None = None,
 ) -> Settlement:
-    """Settle the batch if it can be decided at ``now``, then do what follows, in the order of
-    ``FOLLOW_UPS``. What fails of it is raised once the rest is done. Of a batch on hold, what the
-    records contain that its preview has is copied."""
+    """Settle the batch if it can be decided at ``now``, then do its follow-ups, in the order of
+    ``FOLLOW_UPS``. None of them waits for one that fails before it; the first error is raised at
+    the end. For a batch on hold, copy the content of the records in its preview.
+    """
     reached("before settlement")
     settlement = settle_once(job.database, batch_id, now=now)
     reached("settled")
@@ -41,24 +38,20 @@ def settle_and_follow(
     if settlement.status is BatchStatus.HELD:
         try_to_keep(job.database, batch_id)
     if settlement.status is BatchStatus.SETTLED:
-        _follow(job, batch_id, attempt)
+        failures = Failures(job.pipeline)
+        for each in follow_ups.of_driver(job.pipeline):
+            with failures.collect():
+                follow(job, each, batch_id, attempt)
+        failures.raise_first()
     return settlement
-
-
-def _follow(job: "Job", batch_id: int, attempt: Attempt | None) -> None:
-    """Do what follows a settlement, in order: none of it waits for what fails before it."""
-    failures = Failures(job.pipeline)
-    for each in follow_ups.of_driver(job.pipeline):
-        with failures.collect():
-            follow(job, each, batch_id, attempt)
-    failures.raise_first()
 
 
 def follow(
     job: "Job", follow_up: FollowUp, batch_id: int | None, attempt: Attempt | None = None
 ) -> Sequence[object]:
-    """Do one follow-up of a batch; what it has done. ``batch_id``: None: of one that is done for
-    all batches of a pipeline."""
+    """Do one follow-up of a batch, and return what was done. ``batch_id``: None for a follow-up
+    that is done for all batches of a pipeline.
+    """
     with masking(job.pipeline):
         if isinstance(follow_up, WithoutSpark):
             assert batch_id is not None
@@ -67,7 +60,7 @@ def follow(
 
 
 def withhold(job: "Job", batch_id: int) -> list[str]:
-    """See ``ledger.spark.steps.withhold``; starts nothing where nothing failed."""
+    """Run ``ledger.spark.steps.withhold``, unless nothing is to be withheld."""
     if not needs_withholding(job.database, batch_id):
         return []
     from ledger.spark.steps import withhold as withholding
@@ -75,8 +68,29 @@ def withhold(job: "Job", batch_id: int) -> list[str]:
     return withholding.withhold(job, batch_id)
 
 
+def combine(job: "Job", batch_id: int, attempt: Attempt | None = None) -> list[Published]:
+    """Run the combines of a batch that are due, and their sinks. Return what the sinks published.
+
+    None waits for one that fails before it; the first error is raised at the end.
+
+    ``attempt``: attempt of an Airflow task; None: a new one for each run.
+    """
+    failures, published = Failures(job.pipeline), []
+    for step in job.pipeline.combined():
+        with failures.collect():
+            run = combine_runs.open_due(job.database, batch_id, step, attempt or Attempt())
+            if run is not None:
+                with living(job, run):
+                    execute(job, run, step)
+    sinks = [step.name for step in job.pipeline.combined()]
+    with failures.collect():
+        published = publish(job, batch_id, sinks)
+    failures.raise_first()
+    return published
+
+
 def notify(job: "Job", batch_id: int) -> list[str]:
-    """See ``ledger.spark.steps.notify``; starts nothing where no source wants a notice."""
+    """Run ``ledger.spark.steps.notify``, unless no source wants a notice."""
     if not job.pipeline.wants_notice:
         return []
     from ledger.spark.steps import notify as notices
@@ -84,7 +98,7 @@ def notify(job: "Job", batch_id: int) -> list[str]:
     return notices.notify(job, batch_id)
 
 
-# How a driver does what needs Spark.
+# The functions with which a driver does the follow-ups that need Spark.
 RUNNERS: dict[type[FollowUp], Callable[["Job", Any, Attempt | None], Sequence[object]]] = {
     Withhold: lambda job, batch_id, attempt: withhold(job, batch_id),
     Combine: combine,

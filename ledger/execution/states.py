@@ -18,7 +18,7 @@ from ledger.store.queries import following
 if TYPE_CHECKING:
     from ledger.spark.job import Job
 
-# How long to wait for another driver that is at a state, and how often to look.
+# How long to wait for another driver that runs a state, and how often to look.
 STATE_WAIT_SECONDS = 300.0
 STATE_POLL_SECONDS = 1.0
 
@@ -28,8 +28,10 @@ _log = logging.getLogger(__name__)
 def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
     """Carry the states forward as far as their batches are settled, in order, and publish each.
 
-    Each driver does what earlier ones could not; what is wrong with one state, or its sinks,
-    keeps no other waiting, and is raised at the end. ``batch_id``: log what this one waits for.
+    Each driver also does what earlier ones could not. No state waits for one that fails before it;
+    the first error is raised at the end.
+
+    ``batch_id``: log why the states do not include this batch yet.
     """
     results: list[StepResult] = []
     failures = Failures(job.pipeline)
@@ -44,8 +46,9 @@ def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
 
 
 def _advance(job: "Job", step: StateStep, results: list[StepResult]) -> None:
-    """Do all that is due of one state. A sink that cannot publish it fails only the last: the next
-    one takes its place."""
+    """Run a state for each batch that is due. An error of a sink counts only after the last run,
+    because each state replaces the one before it.
+    """
     failures = _publish_states(job, step)
     while (run := _next_state(job, step)) is not None:
         from ledger.spark.steps.state import run_state
@@ -62,8 +65,9 @@ def _advance(job: "Job", step: StateStep, results: list[StepResult]) -> None:
 
 
 def _publish_states(job: "Job", step: StateStep) -> Failures:
-    """Publish the current state where a sink has not, then remove older ones, of others that waited
-    for it, too; what could not be published."""
+    """Publish the current state in the sinks that have not, then remove older states, also of
+    others that waited for it. Return the errors.
+    """
     failures = Failures(job.pipeline)
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
     late = job.database.transact(
@@ -81,7 +85,9 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
 
 
 def _next_state(job: "Job", step: StateStep) -> StateRun | None:
-    """A run for the batch whose turn it is; None if none is due, or another runs it."""
+    """Open a run for the batch whose turn it is; None if none is due, or if another driver is still
+    running one after ``STATE_WAIT_SECONDS``.
+    """
     deadline = time.monotonic() + STATE_WAIT_SECONDS
     while True:
         run = state_runs.open_next(job.database, job.pipeline, step, Attempt())

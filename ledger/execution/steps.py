@@ -62,19 +62,12 @@ def run_step(job: "Job", batch_id: int, name: str, attempt: Attempt) -> StepResu
     with living(job, run):
         record = execute(job, run, step)
     if step.is_published and not run.batch.exactly_once:
-        _publish(job, batch_id, name)
+        try:
+            with masking(job.pipeline):
+                publish(job, batch_id, [name])
+        except Exception as exc:  # the step is done: its rows are published after the settlement
+            _log.warning("sink %r is not published yet: %s", name, error_text(exc))
     return StepResult(name, record, time.monotonic() - started, run.run_id)
-
-
-def _publish(job: "Job", batch_id: int, sink: str) -> None:
-    """Publish what the commit of a sink has decided. If that fails the step is done all the same:
-    what is not published yet is when the batch is settled.
-    """
-    try:
-        with masking(job.pipeline):
-            publish(job, batch_id, [sink])
-    except Exception as exc:
-        _log.warning("sink %r is not published yet: %s", sink, error_text(exc))
 
 
 def run_steps(
@@ -83,9 +76,13 @@ def run_steps(
     on_step: Callable[[str, StepResult | None], None],
     attempt: Attempt | None = None,
 ) -> list[StepResult]:
-    """Run the steps of a batch in order, as one attempt: those that are not committed, and what
-    reads them. ``on_step`` hears of each before (None) and after; of one that does not run again
-    only after, with no record. ``attempt``: default: one that begins now."""
+    """Run the steps of a batch in order, as one attempt: those that are not committed, and the
+    steps that read them.
+
+    ``on_step``: called before each step, with None, and after it; for a step that does not run
+    again only once, with a result without a record.
+    ``attempt``: None: one that begins now.
+    """
     results: list[StepResult] = []
     trying = attempt or begin(job.database)
     done = recovery.finished(job.database, job.pipeline, batch_id)
@@ -94,7 +91,7 @@ def run_steps(
             _log.info("batch %s: %s is committed and does not run again", batch_id, step.name)
             on_step(step.name, StepResult(step.name, None, 0.0))
             continue
-        done.discard(step.name)  # what reads it reruns, too
+        done.discard(step.name)  # the steps that read it run again, too
         on_step(step.name, None)
         results.append(run_step(job, batch_id, step.name, trying))
         on_step(step.name, results[-1])
@@ -103,8 +100,10 @@ def run_steps(
 
 @contextmanager
 def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> Iterator[None]:
-    """Renew a run's lease while the block executes it, and log as it. If that raises, it ends, and
-    those ``beside`` it, which write in the same block.
+    """Renew a run's lease while the block executes it, and add its keys to log lines. If the block
+    raises, end the run.
+
+    ``beside``: runs that write in the same block, and end with it.
     """
     runs = [run, *beside]
     with ExitStack() as stack:
@@ -161,8 +160,8 @@ def _cancel(job: "Job") -> None:
 
 
 def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    """Mark a run failed. One that was stopped, that came too late, or for which Spark, a database
-    or a file system did not answer, has only ended, and the next attempt goes on at its step.
+    """Mark a run failed. It is only interrupted, so that the next attempt goes on at its step, if
+    it was stopped or fenced, or if Spark, a database or a file system did not answer.
     """
     reached("before failure", run.step)
     try:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ledger.batch import follow_ups
-from ledger.batch.following.base import FollowUp, Pending
+from ledger.batch.follow_ups import FollowUp, Pending
 from ledger.batch.outcome.readings import recent_batches, unpublished
 from ledger.batch.outcome.report import advise, report, sink_advice
 from ledger.core.states import Outcome

@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from ledger.batch.interventions import restart
+from ledger.batch.manual_actions import restart
 from ledger.batch.step_runs import Attempt, OpenedRun, note_folder
 from ledger.batch.upkeep.retention import gc_once
 from ledger.core.states import BatchStatus

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from ledger import FileSource, ParquetSink, run_step
-from ledger.batch.interventions import restart
+from ledger.batch.manual_actions import restart
 from ledger.batch.recovery import finished, stands_at
 from ledger.batch.step_runs import Attempt, Record, interrupt
 from ledger.cli.runs import going_on

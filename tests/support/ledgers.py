@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 from sqlalchemy import Connection, text
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch import interventions, step_runs
-from ledger.batch.acceptance import Acceptance, accept
+from ledger.batch import manual_actions, step_runs
+from ledger.batch.manual_actions import Acceptance, Quarantined, accept, quarantine
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.outcome.summary import Summary, summarize
-from ledger.batch.quarantine import Quarantined, quarantine
 from ledger.batch.records.explain import Explanation, explain
 from ledger.batch.records.payloads import keep_payloads
 from ledger.batch.settlement import Settlement, settle_once
@@ -364,12 +363,12 @@ class Ledger:
         return accept(self.database, batch_id, by=by, reason=reason)
 
     def abandon(self, batch_id: int, reason: str = "a test") -> bool:
-        """See ``interventions.abandon``."""
-        return interventions.abandon(self.database, batch_id, reason)
+        """See ``manual_actions.abandon``."""
+        return manual_actions.abandon(self.database, batch_id, reason)
 
     def release(self, batch_id: int) -> Settlement:
-        """See ``interventions.release``."""
-        return interventions.release(self.database, batch_id)
+        """See ``manual_actions.release``."""
+        return manual_actions.release(self.database, batch_id)
 
     def quarantine(
         self, reason: str = "a test", by: str = "somebody", **selection: Any

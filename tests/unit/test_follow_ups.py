@@ -10,7 +10,7 @@ from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
 from ledger.airflow import pipeline_dag, tasks
 from ledger.airflow.versions import AirflowSkipException
 from ledger.batch import follow_ups
-from ledger.batch.following.base import SETTLE, FollowUp, Pending, WithoutSpark
+from ledger.batch.follow_ups import SETTLE, FollowUp, Pending, WithoutSpark
 from ledger.batch.settlement import Settlement
 from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus

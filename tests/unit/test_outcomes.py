@@ -9,7 +9,7 @@ import pytest
 from ledger import Pipeline
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.records import Case, RecordState
-from ledger.batch.following.base import Pending
+from ledger.batch.follow_ups import Pending
 from ledger.batch.outcome.report import advise, exit_code, report
 from ledger.batch.outcome.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET

@@ -8,7 +8,7 @@ from typing import Any
 from ledger.batch import follow_ups
 from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.records import Case
-from ledger.batch.following.base import Pending
+from ledger.batch.follow_ups import Pending
 from ledger.batch.holds import failures_of
 from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome

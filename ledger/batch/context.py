@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 
-class Surroundings(Protocol):
+class Context(Protocol):
     """Ledger, settings and pipeline of a driver's job, a task of Airflow, or a command."""
 
     @property

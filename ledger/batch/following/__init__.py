@@ -1,1 +1,0 @@
-"""Follow-ups of a settlement, one module each; ``ledger.batch.follow_ups`` has all in order."""
