@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 import numpy as np
 from sqlalchemy import Connection
 
-from ledger.core.breaks import BreakFinder, StepEdges, hops
+from ledger.core.breaks import BreakFinder, hops
 from ledger.core.text import quantity
 from ledger.deltas.binary_copy import HEADER, TRAILER, encode, field
 from ledger.deltas.kernel import Deltas
@@ -106,12 +106,15 @@ class Refinement:
         """Add roots that broke alike."""
         self.rows += len(some.root)
         self.reached.update(some.reached)
-        rows = encode([some.root, some.residue], _named(some.edges, finder))
+        named, missed_by = finder.first_break(some.edges), finder.missed_by(some.edges) or None
+        # It is even, or its rows fit no step: it has to have failed by a run's word.
+        values = (None,) * 6 + (False,) * 3 if named is None else vars(named).values()
+        rows = encode([some.root, some.residue], [*map(field, (*values, missed_by))])
         with _writing():
             self._file.write(rows)
 
     def end(self) -> None:
-        """Nothing more is added."""
+        """Write the end of the file, after which nothing is added."""
         with _writing():
             self._file.write(TRAILER)
             self._file.flush()
@@ -128,17 +131,9 @@ class Refinement:
         self._file.close()
 
 
-def _named(edges: StepEdges, finder: BreakFinder) -> list[bytes]:
-    """Return the fields of ``settling`` that follow root and residue."""
-    named, missed_by = finder.first_break(edges), finder.missed_by(edges) or None
-    # It is even, or its rows fit no step: it has to have failed by a run's word.
-    values = (None,) * 6 + (False,) * 3 if named is None else vars(named).values()
-    return [*map(field, (*values, missed_by))]
-
-
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Report what to do if the temporary file cannot be written in the block."""
+    """Raise UnavailableError, with what to do, if the block cannot write its temporary file."""
     try:
         yield
     except OSError as exc:
@@ -231,7 +226,7 @@ def _parts(asked: Uneven) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
         for _, part in roots.parts(most):
             yield part, np.zeros((runs, COLUMNS, len(part)), np.int64), np.zeros(len(part), bool)
         return
-    with _nothing_yet((runs, COLUMNS, len(roots))) as table:
+    with _table_of_zeros((runs, COLUMNS, len(roots))) as table:
         has_rows = np.zeros(len(roots), bool)
         _read(asked, roots, table, has_rows)
         for places, part in roots.parts(most):
@@ -239,8 +234,8 @@ def _parts(asked: Uneven) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
 
 
 @contextmanager
-def _nothing_yet(shape: tuple[int, ...]) -> Iterator[Longs]:
-    """Provide a table of zeros, a large one in a temporary file."""
+def _table_of_zeros(shape: tuple[int, ...]) -> Iterator[Longs]:
+    """Provide a table of zeros: above ``MOST_BYTES`` in a temporary file."""
     size = math.prod(shape) * np.dtype(np.int64).itemsize
     if size <= MOST_BYTES:
         yield np.zeros(shape, np.int64)
@@ -248,8 +243,7 @@ def _nothing_yet(shape: tuple[int, ...]) -> Iterator[Longs]:
     with ExitStack() as stack:
         with _writing():
             file = stack.enter_context(tempfile.TemporaryFile())
-            # Of a full disk a mapping would learn by a signal that ends the process: so its space
-            # is taken before.
+            # Take the space first: on a full disk a mapping ends the process with a signal.
             for start in range(0, size, len(_ZEROS)):
                 file.write(_ZEROS[: size - start])
             file.flush()
@@ -312,7 +306,9 @@ def _advice(asked: Uneven, run: CommittedRun) -> str:
 
 @contextmanager
 def _reading(folder: str, advice: str) -> Iterator[None]:
-    """Report what an error of a storage in the block means for the files in a folder."""
+    """Translate errors of the storage in the block: the files cannot be seen from here, are lost,
+    or the storage does not answer.
+    """
     try:
         yield
     except (ImportError, PermissionError, ConfigurationError) as exc:
@@ -332,9 +328,11 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
 def _add_posted(
     transact: Transact, asked: Uneven, part: SingleRoots, table: Longs, has_rows: Flags
 ) -> Places:
-    """Compare what the runs add to the roots of a part with what they posted of its spans, and add
-    the latter where a root is a span of its own. The places of roots with rows that failed by a
-    run's word.
+    """Add the posted changes of roots that have a span of their own, and check that the rows of
+    each run add up, span by span, to what it has posted. Return the places of roots that have rows
+    and failed explicitly.
+
+    Raises IntegrityError for a run whose sums differ.
     """
     spans = Spans(asked.ranges)
     shares = spans.shares(part.spans)
@@ -351,21 +349,15 @@ def _add_posted(
         posted = part.posted(of_run)
         columns[:, own] = posted[:, ~shares]
         has_rows[part.places(of_run.root[~of_spans])[1]] = True
-        _check(asked, run, part, minus(posted, part.by_span(columns)))
+        wrong = minus(posted, part.by_span(columns))
+        differing = np.flatnonzero(wrong.any(axis=0))
+        if len(differing):
+            raise IntegrityError(
+                f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted other sums"
+                f" than its files in {run.root_files} have: {quantity(len(differing), 'span')}"
+                f" differ, the one from root {part.spans[differing[0]]} on by (XOR, acked XOR,"
+                f" emitted, acked) = {tuple(wrong[:, differing[0]].tolist())}. Run {run.step} again"
+            )
     failed = transact(lambda c: queries.failed_roots(c, asked.batch_id, part.first, part.last))
     places = part.places(failed)[1]
     return places[has_rows[places]]
-
-
-def _check(asked: Uneven, run: CommittedRun, part: SingleRoots, wrong: Longs) -> None:
-    """Raise IntegrityError unless the rows of a run add up, span by span, to what it has posted:
-    then ``wrong`` is nothing.
-    """
-    spans = np.flatnonzero(wrong.any(axis=0))
-    if len(spans):
-        raise IntegrityError(
-            f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted other sums than"
-            f" its files in {run.root_files} have: {quantity(len(spans), 'span')} differ, the"
-            f" one from root {part.spans[spans[0]]} on by (XOR, acked XOR, emitted, acked) ="
-            f" {tuple(wrong[:, spans[0]].tolist())}. Run {run.step} again"
-        )

@@ -23,22 +23,20 @@ def remove_root_files(database: Database, batch_id: int) -> None:
     """Remove the root files of a decided or abandoned batch, if this process can access them;
     retention removes the rest.
     """
+    reached("root files pending")
+    removed = []
     try:
-        rows = database.transact(lambda c: queries.ended_of(c, batch_id))
-        note_removed(database, [run for run in rows if _try_to_remove(run)])
+        for run in database.transact(lambda c: queries.ended_of(c, batch_id)):
+            try:
+                if reachable(run.root_files):
+                    remove(run)
+                    removed.append(run)
+            except Exception as exc:  # of whichever file system
+                where = run.root_files
+                _log.warning("root files of run %s in %s stay: %s", run.step_run_id, where, exc)
+        note_removed(database, removed)
     except LedgerError as exc:  # the batch is decided, whatever becomes of its files
         _log.warning("root files of batch %s are left for gc: %s", batch_id, exc)
-
-
-def _try_to_remove(run: RunWithRootFiles) -> bool:
-    try:
-        if not reachable(run.root_files):
-            return False
-        remove(run)
-    except Exception as exc:  # of whichever file system
-        _log.warning("root files of run %s in %s stay: %s", run.step_run_id, run.root_files, exc)
-        return False
-    return True
 
 
 def remove(run: RunWithRootFiles, *, dry_run: bool = False) -> Size:

@@ -72,10 +72,11 @@ def settle_once(
 ) -> Settlement | None:
     """Settle the batch if it can be decided at ``now`` (default: the database's clock).
 
-    Four calls: inspect the batch, find where its records broke, settle if what was inspected still
-    holds, clean up. Return None if another settlement holds the batch and ``skip_locked``. A failed
-    check, or too many failures, put it on hold: nothing else of the settlement takes effect. If
-    this process cannot read the files of the batch's runs, it stays open.
+    Four calls: inspect the batch, find where its records broke, settle if the inspected runs still
+    count, remove the root files. Return None if another settlement holds the batch and
+    ``skip_locked``. A failed check, or too many failures, put it on hold: nothing else of the
+    settlement takes effect. If this process cannot read the files of the batch's runs, it stays
+    open.
     """
     outcome: Settlement | Outdated | LedgerError | None = Outdated.INSPECTION
     while outcome is Outdated.INSPECTION:
@@ -88,7 +89,7 @@ def settle_once(
     if isinstance(outcome, LedgerError):
         raise outcome  # out here, where it is not taken for the ledger's: that is tried again
     if outcome is not None and outcome.decided and outcome.status is not BatchStatus.HELD:
-        clean_up(database, batch_id)
+        remove_root_files(database, batch_id)
     return outcome
 
 
@@ -124,14 +125,11 @@ def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Sett
     if _ends_undecided(batch, verdict):
         return Inspection(batch_id, runs_that_count)
     try:
-        _check_read(connection, batch)
-        if not batch.tracking:
-            return Inspection(batch_id, runs_that_count)
-        queries.tune(connection)
-        _check_posted(connection, batch)
+        _check_runs(connection, batch)
     except IntegrityError as exc:
         return Inspection(batch_id, runs_that_count, problem=exc)
-    return Inspection(batch_id, runs_that_count, uneven=uneven(connection, batch))
+    spans = uneven(connection, batch) if batch.tracking else None
+    return Inspection(batch_id, runs_that_count, uneven=spans)
 
 
 @contextmanager
@@ -163,7 +161,8 @@ def settle(
     skip_locked: bool,
 ) -> Settlement | Outdated | LedgerError | None:
     """Decide a batch by its inspection, under the batch's lock: settle or abandon it, or put it on
-    hold, so that no run is opened after the runs that were checked.
+    hold, so that no run is opened after the runs that were checked. The batch stays open if this
+    machine cannot read the files of its runs.
 
     An error is returned if a later try may succeed.
     """
@@ -177,8 +176,16 @@ def settle(
         return abandon_batch(connection, batch, verdict)
     if tuple(refining.committed(connection, batch.batch_id)) != inspection.runs:
         return Outdated.INSPECTION
+    if isinstance(refinement, UnseenFilesError):
+        ways = sentences(where_seen(batch.batch_id))
+        reason = (
+            f"needs refinement, and this machine cannot read what that takes: {refinement}. {ways}"
+        )
+        return Settlement(batch.batch_id, BatchStatus.OPEN, reason)
+    if isinstance(refinement, IntegrityError) and not isinstance(refinement, LostFileError):
+        return _hold(connection, batch, str(refinement))
     if isinstance(refinement, LedgerError):
-        return _unsettled(connection, batch, refinement)
+        return refinement
     try:
         with connection.begin_nested():
             return _decide_roots(connection, batch, verdict, now, refinement)
@@ -189,16 +196,16 @@ def settle(
         return _hold(connection, batch, str(exc))
 
 
-def clean_up(database: Database, batch_id: int) -> None:
-    """Remove what only the settlement of a decided batch needed."""
-    reached("root files pending")
-    remove_root_files(database, batch_id)
-
-
 def _verdict(connection: Connection, batch: Batch, now: datetime | None) -> Settlement | Verdict:
     """Return the verdict on a batch; the result of a settlement if there is nothing to decide."""
+    if batch.status is BatchStatus.HELD:
+        return Settlement(batch.batch_id, batch.status, str(stands_at(connection, batch)))
     if batch.status is not BatchStatus.OPEN:
-        return _settled_before(connection, batch)
+        reason = f"already {batch.status.words}"
+        if batch.settled_at is not None:
+            reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
+        roots, failed = batch.roots or 0, batch.failed_roots or 0
+        return Settlement(batch.batch_id, batch.status, reason, roots=roots, failed=failed)
     limits = Limits(batch.message_timeout, batch.opened_at + batch.max_batch_age)
     instant = now or batches.database_now(connection)
     verdict = decide(step_facts(connection, batch), instant, limits)
@@ -208,41 +215,12 @@ def _verdict(connection: Connection, batch: Batch, now: datetime | None) -> Sett
 
 
 def _ends_undecided(batch: Batch, verdict: Verdict) -> bool:
-    """Whether a batch is abandoned: without its emit, or before all is there that is to replace
-    what others published.
+    """Return whether a batch is abandoned: it has no emit, or it expired and was to replace what
+    other batches published.
     """
-    replaces = batch.replaces_batch_id is not None or _replays_whole(batch)
+    replays_whole = batch.kind is BatchKind.REPLAY and batch.is_whole
+    replaces = batch.replaces_batch_id is not None or replays_whole
     return verdict.action is Decision.ABANDON or (verdict.action is Decision.EXPIRE and replaces)
-
-
-def _unsettled(
-    connection: Connection, batch: Batch, problem: LedgerError
-) -> Settlement | LedgerError:
-    """Return the result for a batch that could not be refined, or failed a check.
-
-    A machine that cannot read the files leaves the batch open, and a failed check puts it on hold.
-    The error itself is returned if a later try may succeed.
-    """
-    if isinstance(problem, UnseenFilesError):
-        ways = sentences(where_seen(batch.batch_id))
-        reason = (
-            f"needs refinement, and this machine cannot read what that takes: {problem}. {ways}"
-        )
-        return Settlement(batch.batch_id, BatchStatus.OPEN, reason)
-    if isinstance(problem, IntegrityError) and not isinstance(problem, LostFileError):
-        return _hold(connection, batch, str(problem))
-    return problem
-
-
-def _settled_before(connection: Connection, batch: Batch) -> Settlement:
-    """Return the result that another settlement, or the sweeper, has left of a batch."""
-    if batch.status is BatchStatus.HELD:
-        return Settlement(batch.batch_id, batch.status, str(stands_at(connection, batch)))
-    reason = f"already {batch.status.words}"
-    if batch.settled_at is not None:
-        reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
-    roots, failed = batch.roots or 0, batch.failed_roots or 0
-    return Settlement(batch.batch_id, batch.status, reason, roots=roots, failed=failed)
 
 
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
@@ -267,6 +245,7 @@ def _decide_roots(
     now: datetime | None,
     refinement: Refinement | None,
 ) -> Settlement:
+    """Settle a batch: record the roots that failed, and decide what its sinks publish."""
     if verdict.action is Decision.EXPIRE and not batch.tracking:
         raise IntegrityError(
             f"batch {batch.batch_id}: {verdict.reason}, and with tracking=False the ledger does not"
@@ -329,22 +308,6 @@ def _fail_roots(
     refining.fill(connection, refinement.file)
     for shared in (False, True):
         queries.add_explicit_fails(connection, batch.batch_id, shared=shared)
-    _check_refined(connection, batch)
-    failed = refinement.rows
-    failures = _record_failures(connection, batch)
-    if batch.replay_backoff:
-        replays.delay_replays(connection, batch, now or batches.database_now(connection))
-    attempts = queries.record_attempts(connection, batch.batch_id)
-    if not failed == failures == attempts:
-        raise IntegrityError(
-            f"batch {batch.batch_id}: {failed} records failed, but it read {failures} of these and"
-            f" kept {attempts}: rows were posted of records that it never read"
-        )
-    return failed
-
-
-def _check_refined(connection: Connection, batch: Batch) -> None:
-    """Raise IntegrityError unless every failed root is in ``settling``, and has its step."""
     without = refining.failed_without_rows(connection, batch.batch_id)
     if without:
         raise IntegrityError(
@@ -356,55 +319,53 @@ def _check_refined(connection: Connection, batch: Batch) -> None:
         raise IntegrityError(
             f"batch {batch.batch_id}: the rows of {unnamed} records do not add up at any step"
         )
-
-
-def _record_failures(connection: Connection, batch: Batch) -> int:
-    """Record the messages whose roots failed, and return how many."""
-    limit, whole = batch.max_replays, batch.is_whole
+    failed, number = refinement.rows, batch.batch_id
     if batch.kind is BatchKind.ORIGINAL:
-        return queries.record_failures_of_original(connection, batch.batch_id, limit, whole=whole)
-    return queries.record_failures_of_replay(
-        connection, batch.batch_id, batch.original_id, limit, whole=whole
-    )
+        failures = queries.record_failures_of_original(
+            connection, number, batch.max_replays, whole=batch.is_whole
+        )
+    else:
+        failures = queries.record_failures_of_replay(
+            connection, number, batch.original_id, batch.max_replays, whole=batch.is_whole
+        )
+    if batch.replay_backoff:
+        replays.delay_replays(connection, batch, now or batches.database_now(connection))
+    attempts = queries.record_attempts(connection, batch.batch_id)
+    if not failed == failures == attempts:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {failed} records failed, but it read {failures} of these and"
+            f" kept {attempts}: rows were posted of records that it never read"
+        )
+    return failed
 
 
-def _replays_whole(batch: Batch) -> bool:
-    """Whether a batch replays a whole batch, whose rows its own replace."""
-    return batch.kind is BatchKind.REPLAY and batch.is_whole
-
-
-def _check_read(connection: Connection, batch: Batch) -> None:
-    """Raise IntegrityError unless each run read runs that count, and a replay emitted the messages
-    that it claimed.
+def _check_runs(connection: Connection, batch: Batch) -> None:
+    """Raise IntegrityError unless each run read runs that count, a replay emitted the messages that
+    it claimed, and the ledger has all that was recorded: absence is never evidence.
     """
     for reader, producer in queries.stale_readers(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: {reader} read a run of {producer} that is superseded:"
             f" run {reader} again"
         )
-    if batch.kind is not BatchKind.REPLAY:
-        return
-    if batch.is_whole:
+    if batch.kind is BatchKind.REPLAY and batch.is_whole:
         wrong = replays.wrongly_emitted(connection, batch.batch_id)
         if wrong:
             raise IntegrityError(
                 f"replay batch {batch.batch_id}: its sources left out {quantity(wrong, 'record')}"
                 " that it claimed, or emitted some that it leaves out: run its sources again"
             )
+    elif batch.kind is BatchKind.REPLAY:
+        claimed = replays.claimed_count(connection, batch.batch_id)
+        emitted = queries.total_roots(connection, batch.batch_id)
+        if claimed != emitted:  # one that was never emitted must not pass for one that was acked
+            raise IntegrityError(
+                f"replay batch {batch.batch_id} claimed {claimed} records and emitted {emitted}:"
+                " run its sources again"
+            )
+    if not batch.tracking:
         return
-    claimed = replays.claimed_count(connection, batch.batch_id)
-    emitted = queries.total_roots(connection, batch.batch_id)
-    if claimed != emitted:  # one that was never emitted must not pass for one that was acked
-        raise IntegrityError(
-            f"replay batch {batch.batch_id} claimed {claimed} records and emitted {emitted}: run"
-            " its sources again"
-        )
-
-
-def _check_posted(connection: Connection, batch: Batch) -> None:
-    """Raise IntegrityError unless all that was recorded is in the ledger: absence is never
-    evidence.
-    """
+    queries.tune(connection)
     for step, run_id, recorded, posted in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: run {run_id} of {step} recorded (rows, XOR,"

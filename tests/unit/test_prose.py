@@ -68,7 +68,7 @@ OUTDATED = {
 INNER_STRINGS = {"ledger/core/breaks.py", "ledger/core/probes.py"}
 # Where a message has the status of a record, or a batch's bare one still.
 BARE = {  # of records, and where a batch's own words say it
-    ("quarantine.py", "row.status"),
+    ("manual_actions.py", "row.status"),
     ("replay_matches.py", "row.status"),
     ("forgetting.py", "emitted.status"),
 }
