@@ -121,7 +121,7 @@ def ask(
             raise database.transact(lambda c: _no_room(c, pipeline, step.name, pending, demand))
         return Offer(claim, prospect.range)
 
-    return list(map(offer, _sources(pipeline), prospects))
+    return list(map(offer, pipeline.sources(), prospects))
 
 
 def next_claim(
@@ -157,7 +157,7 @@ def accept(
         raise OvertakenError(
             f"a batch of pipeline {pipeline.name!r} was abandoned just now: run this again"
         )
-    for step, prospect, offer in zip(_sources(pipeline), prospects, offers, strict=True):
+    for step, prospect, offer in zip(pipeline.sources(), prospects, offers, strict=True):
         files = offer.claim.files
         is_open = len(_unclaimed(connection, opening, step.name, files)) == len(files)
         if not (is_open and prospect.range == offer.range and prospect.has_room(offer.claim)):
@@ -181,15 +181,15 @@ def replay_claims(settings: Settings, pipeline: Pipeline, opening: Opening) -> l
     """Return the claims of a replay, one for each source, which have only a path: a replay claims
     messages.
     """
-    return [Claim(step.name, _path(settings, step, opening)) for step in _sources(pipeline)]
+    return [Claim(step.name, _path(settings, step, opening)) for step in pipeline.sources()]
 
 
 def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> int | None:
-    """Return how many messages a replay may claim, of whichever sources; None: any number."""
+    """Return how many messages a replay may claim in all; None: any number."""
     if pipeline.max_pending is None:
         return None
     rooms = []
-    for step in _sources(pipeline):
+    for step in pipeline.sources():
         pending = queries.pending(connection, replay.pipeline_id, step.name, replay.batch_id)
         rooms.append(_room(connection, pipeline, step.name, pending))
     return min(rooms)
@@ -232,14 +232,10 @@ def save(
         queries.insert_files(connection, [{**asdict(file), **keys} for file in claim.files])
 
 
-def _sources(pipeline: Pipeline) -> list[SourceStep]:
-    return list(pipeline.sources())
-
-
 def _scope(
     database: Database, settings: Settings, step: SourceStep, opening: Opening, now: datetime
 ) -> Scope:
-    """Return the scope of a question to a source. ``now``: the ledger's time."""
+    """Return what a source is told when it is asked. ``now``: the ledger's time."""
 
     def unclaimed(files: Sequence[FoundFile]) -> list[FoundFile]:
         return database.transact(lambda c: _unclaimed(c, opening, step.name, files))
@@ -258,24 +254,22 @@ def _prospects(connection: Connection, pipeline: Pipeline, opening: Opening) -> 
     """
     if opening.has_interval:
         _check_free(connection, pipeline, opening)
-    return [_prospect(connection, pipeline, opening, step) for step in _sources(pipeline)]
-
-
-def _prospect(
-    connection: Connection, pipeline: Pipeline, opening: Opening, step: SourceStep
-) -> Prospect:
-    pipeline_id, batch_id = opening.pipeline_id, opening.batch_id
-    ahead = queries.next_range(connection, pipeline_id, step.name, batch_id)
-    if ahead != NextRange() and not step.source.by_offset:
-        raise InputError(
-            f"source {step.name!r} of pipeline {pipeline.name!r} was read by offsets, and is now"
-            " declared as one that is not, which would not read what they have left: declare it"
-            " under a new name"
-        )
-    if pipeline.max_pending is None:
-        return Prospect(ahead)
-    pending = queries.pending(connection, pipeline_id, step.name, batch_id)
-    return Prospect(ahead, pending, _room(connection, pipeline, step.name, pending))
+    pipeline_id, batch_id, prospects = opening.pipeline_id, opening.batch_id, []
+    for step in pipeline.sources():
+        ahead = queries.next_range(connection, pipeline_id, step.name, batch_id)
+        if ahead != NextRange() and not step.source.by_offset:
+            raise InputError(
+                f"source {step.name!r} of pipeline {pipeline.name!r} was read by offsets, and is"
+                " now declared as one that is not, which would not read what they have left:"
+                " declare it under a new name"
+            )
+        if pipeline.max_pending is None:
+            prospects.append(Prospect(ahead))
+            continue
+        pending = queries.pending(connection, pipeline_id, step.name, batch_id)
+        room = _room(connection, pipeline, step.name, pending)
+        prospects.append(Prospect(ahead, pending, room))
+    return prospects
 
 
 def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospect) -> Claim:
@@ -305,7 +299,8 @@ def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospe
 
 def _take_range(connection: Connection, pipeline: Pipeline, opening: Opening, offer: Offer) -> None:
     """Take a range from the batch that has given it back. Raises InputError if a source has gone
-    back."""
+    back.
+    """
     claim, pipeline_id = offer.claim, opening.pipeline_id
     if claim.number is None:
         return
@@ -334,7 +329,7 @@ def _unclaimed(
     paths = [file.path for file in files]
     claimed = queries.claimed_files(connection, FoundFile, opening.pipeline_id, source, paths)
     seen = {(file.path, file.bytes, file.modified_at) for file in claimed}
-    # Of each path the last content alone: one that comes back is new, touched or not.
+    # Only the last content of each path: an earlier one that comes back is new.
     newest = {file.path: file.digest for file in claimed}
     new = [
         file
@@ -348,7 +343,7 @@ def _unclaimed(
 def _check_free(connection: Connection, pipeline: Pipeline, opening: Opening) -> None:
     """Raise InputError if another batch has the interval of a source."""
     start, end = opening.interval_start, opening.interval_end
-    for step in _sources(pipeline):
+    for step in pipeline.sources():
         owner = batches.claiming_batch(connection, opening.pipeline_id, step.name, start, end)
         if owner is not None and not step.incremental:
             interval = Interval(start, end, owner.params)

@@ -51,8 +51,12 @@ def open_batch(
     """
     promise = guarantee or pipeline.guarantee or settings.guarantee
     pipeline.check_guarantee(promise)
-    if reprocess:
-        _check_has_interval(pipeline)
+    incremental = [step.name for step in pipeline.sources() if step.incremental]
+    if reprocess and incremental:
+        raise InputError(
+            f"source {incremental[0]!r} of pipeline {pipeline.name!r} is incremental, it has no"
+            " interval to run again: replay what failed"
+        )
 
     def offered() -> list[Offer] | None:
         batch = database.transact(
@@ -101,8 +105,8 @@ def open_replay(
 ) -> Batch:
     """Open the replay batch of this run with its claim of failed messages, or find it again.
 
-    It takes the messages that are due at ``now`` (default: the database's clock), at most the
-    pipeline's ``replay_limit``. Its interval and parameters are those of the original. Raises
+    The replay takes the messages that are due at ``now`` (default: the database's clock), at most
+    the pipeline's ``replay_limit``. Its interval and parameters are those of the original. Raises
     NotReadyError if there is nothing to claim, InputError if the pipeline can no longer track the
     rows of a replayed message.
     """
@@ -192,16 +196,6 @@ def _insert(
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
     claims.save(connection, pipeline, _opening(values), batch_id, claimed)
     return batches.get_batch(connection, batch_id)
-
-
-def _check_has_interval(pipeline: Pipeline) -> None:
-    """Raise InputError if a source has no interval to run again."""
-    for step in pipeline.sources():
-        if step.incremental:
-            raise InputError(
-                f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no"
-                " interval to run again: replay what failed"
-            )
 
 
 def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:

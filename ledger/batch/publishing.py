@@ -7,7 +7,7 @@ record whether it was carried out.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -54,27 +54,23 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
 @contextmanager
 def publication_errors(at: Context, row: PendingPublication) -> Iterator[None]:
     """Add to an error of this block which publication failed, and how to go on once its cause is
-    fixed."""
+    fixed.
+    """
     try:
         yield
     except Exception as exc:
-        failure = _explained(at, row, exc)
+        failure = _lost_file(at, row, exc) if isinstance(exc, LostFileError) else exc
+        if at.pipeline.redact:
+            failure = redacted(failure)
+        if not isinstance(exc, LostFileError):  # which has its advice
+            actions = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
+            failure.add_note(f"Sink {row.sink!r} has not published batch {row.batch_id}. {actions}")
         if failure is exc:
             raise
         raise failure from None
 
 
-def _explained(at: Context, row: PendingPublication, exc: Exception) -> Exception:
-    if isinstance(exc, LostFileError):
-        lost = _lost(at, row, exc)
-        return redacted(lost) if at.pipeline.redact else lost
-    failure = redacted(exc) if at.pipeline.redact else exc
-    actions = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
-    failure.add_note(f"Sink {row.sink!r} has not published batch {row.batch_id}. {actions}")
-    return failure
-
-
-def _lost(at: Context, row: PendingPublication, exc: LostFileError) -> LostFileError:
+def _lost_file(at: Context, row: PendingPublication, exc: LostFileError) -> Exception:
     """Return the error for a lost file, with what to do. A settled batch runs no step again, so
     only a run of its interval can restore the rows of the file.
     """
@@ -112,41 +108,18 @@ def publish(at: Context, batch_id: int, sinks: Collection[str] | None = None) ->
     """
     decided = at.database.transact(lambda c: publications.pending(c, batch_id))
     followers = {step.name for step in at.pipeline.followers()}
-    rows = [
-        row
-        for row in _in_order(at.pipeline, decided)
-        if (row.sink not in followers if sinks is None else row.sink in sinks)
-    ]
-    done, failed = _publish_each(at, rows)
-    for failure in failed.values():
-        raise failure
-    reached("batch published")
-    return done
-
-
-def _in_order(pipeline: Pipeline, rows: Sequence[PendingPublication]) -> list[PendingPublication]:
-    """Return publications by batch, and within a batch in the order in which the sinks are
-    declared. A sink that is no longer declared comes last.
-    """
-    places = {step.name: place for place, step in enumerate(pipeline.sinks())}
-    return sorted(rows, key=lambda row: (row.batch_id, places.get(row.sink, len(places))))
-
-
-def _publish_each(
-    at: Context, rows: Sequence[PendingPublication]
-) -> tuple[list[Published], dict[str, Exception]]:
-    """Carry out each publication unless an earlier one of its sink failed. Return what was
-    published, and the error of each sink that failed.
-    """
+    places = {step.name: place for place, step in enumerate(at.pipeline.sinks())}
     done: list[Published] = []
     failed: dict[str, Exception] = {}
-    for row in rows:
+    # A sink that is no longer declared comes last.
+    for row in sorted(decided, key=lambda row: (row.batch_id, places.get(row.sink, len(places)))):
+        if row.sink in followers if sinks is None else row.sink not in sinks:
+            continue
         if row.sink in failed:
-            continue  # a sink has published the batches of a family in order
-        work = partial(publish_one, at=at, row=row)
+            continue  # a sink publishes the batches of a family in order
         try:
             with publication_errors(at, row):
-                published = at.database.transact(work)
+                published = at.database.transact(partial(publish_one, at=at, row=row))
         except Exception as exc:  # of one sink: the others do not wait for it
             failed[row.sink] = exc
             continue
@@ -158,7 +131,10 @@ def _publish_each(
                 published.batch_id,
                 f"{published.rows:,}",
             )
-    return done, failed
+    for failure in failed.values():
+        raise failure
+    reached("batch published")
+    return done
 
 
 def publish_one(connection: Connection, at: Context, row: PendingPublication) -> Published | None:
@@ -182,7 +158,12 @@ def publish_one(connection: Connection, at: Context, row: PendingPublication) ->
         )
     sink = at.pipeline.sink_named(row.sink).sink
     publisher = sink.publisher(at.settings, at.pipeline.name, row.sink)
-    delivery = _delivery(connection, publisher, locked)
+    batch = batches.get_batch(connection, locked.batch_id)
+    files = runs.files(connection, locked.step_run_id)
+    if locked.files is not None:  # without the rows that are withheld
+        files = tuple(DataFile(**file) for file in locked.files)
+    run = (locked.sink, locked.step_run_id)
+    delivery = delivery_of(connection, publisher, batch, *run, files, folder=locked.folder)
     reached("publishing", locked.sink)
     try:
         publisher.publish(delivery)
@@ -196,15 +177,6 @@ def publish_one(connection: Connection, at: Context, row: PendingPublication) ->
     publications.set_replaced(connection, delivery.replaces, locked.sink)
     reached("recording replacement", locked.sink)
     return Published(locked.batch_id, locked.sink, delivery.rows)
-
-
-def _delivery(connection: Connection, publisher: Publisher, row: PendingPublication) -> Delivery:
-    """Return the delivery of a pending publication."""
-    batch, run_id = batches.get_batch(connection, row.batch_id), row.step_run_id
-    files = runs.files(connection, run_id)
-    if row.files is not None:  # without the rows that are withheld
-        files = tuple(DataFile(**file) for file in row.files)
-    return delivery_of(connection, publisher, batch, row.sink, run_id, files, folder=row.folder)
 
 
 def delivery_of(

@@ -15,7 +15,7 @@ from ledger.core.run_request import Selection
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, records, replays
-from ledger.store.queries.replays import DueRecords, LeftOut
+from ledger.store.queries.replays import DueRecords
 
 _DAY, _MINUTE = "%Y-%m-%d", "%Y-%m-%d %H:%M %Z"
 
@@ -68,15 +68,13 @@ def left_out(
         return []
     asked = (pipeline, batch_id, selection.as_json())
     rows = database.transact(lambda c: replays.left_out(c, *asked, batches.database_now(c)))
-    return [_decision(row) for row in rows]
-
-
-def _decision(row: LeftOut) -> str:
-    those = "1 record is" if row.records == 1 else f"{row.records:,} records are"
-    return (
-        f"batch {row.batch_id}: {those} left out, accepted by {row.accepted_by} on"
-        f" {row.accepted_at:{_DAY}}: {row.reason}. With --accepted a replay takes them"
-    )
+    return [
+        f"batch {row.batch_id}:"
+        f" {'1 record is' if row.records == 1 else f'{row.records:,} records are'} left out,"
+        f" accepted by {row.accepted_by} on {row.accepted_at:{_DAY}}: {row.reason}."
+        " With --accepted a replay takes them"
+        for row in rows
+    ]
 
 
 def nothing_to_replay(database: Database, batch_id: int | None, selection: Selection) -> str:

@@ -23,14 +23,38 @@ from ledger.store.queries.batches import Batch
 def check_replayable(
     connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> Batch:
-    """Return the original if it can be replayed now; otherwise raise the reason.
+    """Return the original if it can be replayed now. Raises InputError if it never can, and
+    NotReadyError while it is not settled, is being replaced or, if a replay takes the whole batch,
+    is being replayed.
 
     ``excluding_batch_id``: the replay, once it exists.
     """
     original = batches.get_batch(connection, original_id)
-    _check_original(original, pipeline)
+    if original.pipeline != pipeline.name:
+        raise InputError(
+            f"batch {original_id} is of pipeline {original.pipeline!r}, not {pipeline.name!r}"
+        )
+    if original.kind is BatchKind.REPLAY:
+        raise InputError(
+            f"batch {original_id} is a replay: replay its original, batch"
+            f" {original.original_batch_id}"
+        )
+    if original.status is not BatchStatus.SETTLED:
+        raise NotReadyError(
+            f"batch {original_id} is {original.status.words}: only a settled batch has failed"
+            " records to replay"
+        )
     _check_whole(original, pipeline)
-    _check_alone(connection, pipeline, original_id, excluding_batch_id)
+    for other, kind in batches.undecided_of(connection, original_id, excluding_batch_id).items():
+        if kind is BatchKind.ORIGINAL:
+            raise NotReadyError(
+                f"batch {original_id} is being replaced by batch {other}: nothing of it is replayed"
+            )
+        if pipeline.graph.is_whole:
+            raise NotReadyError(
+                f"batch {original_id} is being replayed by batch {other}, and a batch of a pipeline"
+                " with a whole stage has one replay at a time: let that one settle first"
+            )
     return original
 
 
@@ -41,7 +65,9 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
     """
     if original.files_expired_at is None:
         return
-    needing = _readers_of_family(original, pipeline)
+    needing = [step.name for step in pipeline.combined()]
+    if not original.exactly_once:
+        needing += [step.name for step in pipeline.sinks() if step.sink.dedup != "none"]
     rereads = not needing and not original.is_whole
     if from_source and rereads:
         return
@@ -56,14 +82,6 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
         f" retention on {original.files_expired_at:%Y-%m-%d}: nothing of it was failed then{why}."
         f" To process records of it once more, {ways}"
     )
-
-
-def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
-    """Return the steps of a replay that read what earlier batches of its family have written."""
-    readers = [step.name for step in pipeline.combined()]
-    if not original.exactly_once:
-        readers += [step.name for step in pipeline.sinks() if step.sink.dedup != "none"]
-    return readers
 
 
 def _check_whole(original: Batch, pipeline: Pipeline) -> None:
@@ -90,42 +108,8 @@ def _check_whole(original: Batch, pipeline: Pipeline) -> None:
         )
 
 
-def _check_original(original: Batch, pipeline: Pipeline) -> None:
-    if original.pipeline != pipeline.name:
-        raise InputError(
-            f"batch {original.batch_id} is of pipeline {original.pipeline!r}, not {pipeline.name!r}"
-        )
-    if original.kind is BatchKind.REPLAY:
-        raise InputError(
-            f"batch {original.batch_id} is a replay: replay its original, batch"
-            f" {original.original_batch_id}"
-        )
-    if original.status is not BatchStatus.SETTLED:
-        raise NotReadyError(
-            f"batch {original.batch_id} is {original.status.words}: only a settled batch has failed"
-            " records to replay"
-        )
-
-
-def _check_alone(
-    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
-) -> None:
-    """Raise NotReadyError while the batch is being replaced, or, if a replay takes all of it, while
-    another replay is undecided.
-    """
-    for other, kind in batches.undecided_of(connection, original_id, excluding_batch_id).items():
-        if kind is BatchKind.ORIGINAL:
-            raise NotReadyError(
-                f"batch {original_id} is being replaced by batch {other}: nothing of it is replayed"
-            )
-        if pipeline.graph.is_whole:
-            raise NotReadyError(
-                f"batch {original_id} is being replayed by batch {other}, and a batch of a pipeline"
-                " with a whole stage has one replay at a time: let that one settle first"
-            )
-
-
 def check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> None:
+    """Raise InputError if a claimed message is of a source that the pipeline no longer has."""
     sources = {step.name for step in pipeline.sources()}
     gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - sources)
     if gone:
@@ -174,6 +158,9 @@ def _has_masked_keys(connection: Connection, replay: Batch, step: SourceStep) ->
 def claim_messages(
     connection: Connection, pipeline: Pipeline, replay: Batch, instant: datetime
 ) -> None:
+    """Claim the messages of a replay's selection that are due at ``instant``. Raises NotReadyError
+    if there are none.
+    """
     selection = replay.selection or {}
     limit = None
     if not replay.is_whole:

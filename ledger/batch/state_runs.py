@@ -65,39 +65,38 @@ def open_next(
     """Open a run for the batch whose state is due; None if none is due. A living driver is not
     disturbed, one whose lease has lapsed is fenced.
     """
-    return database.transact(lambda c: _open_next(c, pipeline, step, attempt))
+
+    def work(connection: Connection) -> StateRun | HeldByAnotherDriver | None:
+        pipeline_id = pipelines.lock(connection, pipeline.name)
+        if pipeline_id is None:
+            return None
+        other = checkpoints.under_way(connection, pipeline_id, step.name)
+        own = other is not None and other.attempt_id == attempt.attempt_id
+        if other is not None and other.alive and not own:
+            return HeldByAnotherDriver(other.batch_id, other.step_run_id)
+        batch_id = checkpoints.due_batch(connection, pipeline.name, [step.name])
+        if batch_id is None:
+            return None
+        batch = batches.lock_batch(connection, batch_id)
+        assert batch is not None
+        sinks = [sink.name for sink in pipeline.sinks_of(step.name)]
+        if not own:  # else the answer to the first try was lost
+            checkpoints.fence(connection, pipeline_id, [step.name, *sinks])
+        previous = checkpoints.last(connection, pipeline_id, step.name)
+        since = 0 if previous is None else previous.step_run_id
+        failed = checkpoints.failed_since(connection, pipeline_id, step.name, since)
+        inputs = partial(_input_of_state, batch, step)
+        run = begin_run(connection, batch, step.name, attempt, inputs)
+        state = {step.name: runs.get_run(connection, run.run_id)}
+        of_sinks = {
+            name: begin_run(connection, batch, name, attempt, lambda _: state) for name in sinks
+        }
+        return StateRun(run, of_sinks, previous, failed)
+
+    return database.transact(work)
 
 
-def _open_next(
-    connection: Connection, pipeline: Pipeline, step: StateStep, attempt: Attempt
-) -> StateRun | HeldByAnotherDriver | None:
-    pipeline_id = pipelines.lock(connection, pipeline.name)
-    if pipeline_id is None:
-        return None
-    other = checkpoints.under_way(connection, pipeline_id, step.name)
-    own = other is not None and other.attempt_id == attempt.attempt_id
-    if other is not None and other.alive and not own:
-        return HeldByAnotherDriver(other.batch_id, other.step_run_id)
-    batch_id = checkpoints.due_batch(connection, pipeline.name, [step.name])
-    if batch_id is None:
-        return None
-    batch = batches.lock_batch(connection, batch_id)
-    assert batch is not None
-    sinks = [sink.name for sink in pipeline.sinks_of(step.name)]
-    if not own:  # else the answer to the first try was lost
-        checkpoints.fence(connection, pipeline_id, [step.name, *sinks])
-    previous = checkpoints.last(connection, pipeline_id, step.name)
-    since = 0 if previous is None else previous.step_run_id
-    failed = checkpoints.failed_since(connection, pipeline_id, step.name, since)
-    run = begin_run(connection, batch, step.name, attempt, partial(_read, batch, step))
-    inputs = {step.name: runs.get_run(connection, run.run_id)}
-    of_sinks = {
-        name: begin_run(connection, batch, name, attempt, lambda _: inputs) for name in sinks
-    }
-    return StateRun(run, of_sinks, previous, failed)
-
-
-def _read(batch: Batch, step: StateStep, all_runs: list[Run]) -> dict[str, Run]:
+def _input_of_state(batch: Batch, step: StateStep, all_runs: list[Run]) -> dict[str, Run]:
     """Return the committed run of the step that a state reads, in its batch."""
     committed = committed_runs(all_runs, step.inputs)
     if not committed:
@@ -182,11 +181,19 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
         return checkpoints.unacked(connection, pipeline.name, step.name, states, combines=combines)
 
     ack = step.hooks.ack_commit if step.hooks is not None else lambda batch_id: None
+
+    def remove(connection: Connection, run_id: int) -> None:
+        reached("before state's removal")
+        for folder in {file.path.rpartition("/")[0] for file in runs.files(connection, run_id)}:
+            remove_run_folder(folder, run_id)
+        reached("state removed")
+        runs.set_files_removed(connection, [run_id])
+
     note = partial(checkpoints.set_acked, pipeline=pipeline.name, step=step.name)
     call_in_order(database, pipeline, step.name, database.transact(ask), ack, note)
     for run_id in database.transact(lambda c: checkpoints.outlived(c, pipeline.name, step.name)):
         try:
-            database.transact(partial(_remove, run_id=run_id))
+            database.transact(partial(remove, run_id=run_id))
         except Exception as exc:  # of whichever file system
             _log.warning("files of run %s of %s stay: %s", run_id, step.name, exc)
 
@@ -217,12 +224,3 @@ def call_in_order(
             reached("recording ack", name)
 
         database.transact(record)
-
-
-def _remove(connection: Connection, run_id: int) -> None:
-    """Remove the folder of a run, at the place of the files in its manifest."""
-    reached("before state's removal")
-    for folder in {file.path.rpartition("/")[0] for file in runs.files(connection, run_id)}:
-        remove_run_folder(folder, run_id)
-    reached("state removed")
-    runs.set_files_removed(connection, [run_id])

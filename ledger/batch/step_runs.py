@@ -136,30 +136,29 @@ def open_run(database: Database, batch_id: int, step: str, attempt: Attempt) -> 
     NotReadyError if the input is not committed or the batch is abandoned.
     """
     reached("before run", step)
-    return database.transact(lambda c: _open_run(c, batch_id, step, attempt))
 
+    def work(connection: Connection) -> OpenedRun | None:
+        batch = batches.lock_batch(connection, batch_id)
+        assert batch is not None
+        if batch.status.decided:
+            return None
+        if batch.status is BatchStatus.ABANDONED:
+            raise NotReadyError(
+                f"batch {batch_id} was abandoned: run it again from its first task, which opens it"
+                " again"
+            )
+        if attempt.number is not None and attempt.number < batch.first_attempt:
+            raise FencedError(
+                f"batch {batch_id} was restarted after this attempt began: this one stops. Run it"
+                " again"
+            )
+        inputs = partial(_input_runs, batch, step)
+        run = begin_run(connection, batch, step, attempt, inputs, BatchStatus.OPEN)
+        if batch.status is BatchStatus.HELD:
+            batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
+        return run
 
-def _open_run(
-    connection: Connection, batch_id: int, step: str, attempt: Attempt
-) -> OpenedRun | None:
-    batch = batches.lock_batch(connection, batch_id)
-    assert batch is not None
-    if batch.status.decided:
-        return None
-    if batch.status is BatchStatus.ABANDONED:
-        raise NotReadyError(
-            f"batch {batch_id} was abandoned: run it again from its first task, which opens it"
-            " again"
-        )
-    if attempt.number is not None and attempt.number < batch.first_attempt:
-        raise FencedError(
-            f"batch {batch_id} was restarted after this attempt began: this one stops. Run it again"
-        )
-    inputs = partial(_input_runs, batch, step)
-    run = begin_run(connection, batch, step, attempt, inputs, BatchStatus.OPEN)
-    if batch.status is BatchStatus.HELD:
-        batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
-    return run
+    return database.transact(work)
 
 
 def begin_run(
@@ -216,6 +215,7 @@ def own_run(connection: Connection, all_runs: list[Run], step: str, attempt: Att
 
 
 def _input_runs(batch: Batch, step: str, all_runs: list[Run]) -> dict[str, Run]:
+    """Return the committed runs that a step reads. Raises NotReadyError if one is missing."""
     reads = require_step(batch, step).reads
     committed = committed_runs(all_runs, reads)
     for name in reads:
@@ -396,22 +396,19 @@ def note_folder(database: Database, run: OpenedRun, folder: str | None) -> None:
 
     def work(connection: Connection) -> None:
         if unknown := numbering.unknown_runs(connection, run.batch.batch_id, list(stored)):
-            raise ConfigurationError(_given_twice(run, stored, unknown))
+            others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            raise ConfigurationError(
+                f"{stored[unknown[0]]}{others}: expected folders of runs that the ledger knows of"
+                f" batch {run.batch.batch_id}, found others. Either the ledger was restored from an"
+                " older backup and gives numbers again that it gave before, or another ledger"
+                " writes to this storage. Nothing was written. After a restore run 'ackledger db"
+                " restored', remove from the sinks what this ledger does not know"
+                " (docs/how-to/backup.md), then run this again. For another ledger choose another"
+                " ACKLEDGER_STORAGE"
+            )
         runs.set_folder(connection, run.run_id, folder)
 
     database.transact(work)
-
-
-def _given_twice(run: OpenedRun, stored: Mapping[int, str], unknown: Sequence[int]) -> str:
-    others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-    return (
-        f"{stored[unknown[0]]}{others}: expected folders of runs that the ledger knows of batch"
-        f" {run.batch.batch_id}, found others. Either the ledger was restored from an older backup"
-        " and gives numbers again that it gave before, or another ledger writes to this storage."
-        " Nothing was written. After a restore run 'ackledger db restored', remove from"
-        " the sinks what this ledger does not know (docs/how-to/backup.md), then run this again."
-        " For another ledger choose another ACKLEDGER_STORAGE"
-    )
 
 
 def note_root_files(database: Database, run: OpenedRun, folder: str) -> None:

@@ -60,7 +60,14 @@ def where_seen(batch_id: int) -> Actions:
 
 def of_hold(batch: Batch, target: str) -> Advice:
     """Return why a batch is on hold, and what to do: a release is for too many failures only."""
-    rerun, because = _rerun(batch, target), _first_line(batch.held_reason)
+    rerun, because = _run_again(batch, target), _first_line(batch.held_reason)
+    if batch.dag_id:
+        is_restarted = batch.held_for is HoldCause.RESTART
+        tasks = "the tasks of all steps" if is_restarted else "the task of the fixed step"
+        rerun = (
+            f"in {_airflow_run(batch)} clear {tasks} (or `run`, if the DAG has one task a batch)"
+            " and those downstream"
+        )
     if batch.held_for is not HoldCause.FAILURES:
         return Advice(because, (Action("To go on", rerun),))
     published_later = batch.exactly_once and batch.settle is SettlePolicy.PUBLISH_ACKED
@@ -72,8 +79,8 @@ def of_hold(batch: Batch, target: str) -> Advice:
 def resume(
     batch: Batch, step: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
 ) -> Actions:
-    """Return how to go on with a batch at ``step``, or where it stands. ``options``: more options
-    of a command that runs it.
+    """Return how to go on with a batch, at ``step`` if it is given. ``options``: more options of a
+    command that runs it.
     """
     is_after = any(each.name == step and each.after for each in batch.topology)
     if is_after:  # another batch's run may be at it
@@ -106,18 +113,6 @@ def _run_again(batch: Batch, target: str, options: Sequence[str] = ()) -> str:
         again = ackledger("replay", target, batch=batch.original_id, run_id=asked_as(batch))
         return " ".join([again, *options])
     return commands.run(target, _interval(batch), "--run-id", batch.run_id, *options)
-
-
-def _rerun(batch: Batch, target: str) -> str:
-    """Return how a batch on hold runs again."""
-    if not batch.dag_id:
-        return _run_again(batch, target)
-    is_restarted = batch.held_for is HoldCause.RESTART
-    tasks = "the tasks of all steps" if is_restarted else "the task of the fixed step"
-    return (
-        f"in {_airflow_run(batch)} clear {tasks} (or `run`, if the DAG has one task a batch) and"
-        " those downstream"
-    )
 
 
 def asked_as(batch: Batch) -> str:
@@ -208,8 +203,10 @@ def still_failed(batch_id: int, records: int) -> Action:
 
 
 def instead_of_a_second_run(target: str, interval: Interval, owner: Any) -> Actions:
-    """Return what to do about an interval that a batch has; ``owner``: that batch, with batch_id,
-    dag_id and run_id. ``interval``: with the owner's parameters.
+    """Return what to do about an interval that another batch has.
+
+    ``interval``: the interval with that batch's parameters.
+    ``owner``: that batch, with batch_id, dag_id and run_id.
     """
     run_id = owner.run_id.removesuffix(REPROCESS)
     ways = (

@@ -196,22 +196,19 @@ def _from_source(case: Case, before: str) -> Iterator[Action]:
 
 
 def _replays(case: Case, what: str, *, from_source: bool = False) -> Iterator[Action]:
-    """Yield the command that replays the records, and the run of the DAG that does."""
-    selection = _selection(case, from_source)
+    """Yield the command that replays these records and no others, and the run of the DAG that
+    does.
+    """
+    selection: dict[str, Any] = {} if case.record is None else {"record": case.record}
+    selection |= {"step": case.step} if case.others else {}
+    selection |= {"from_source": True} if from_source else {}
+    selection |= {case.state.value: True} if case.state in OPTIONS else {}
     target = case.target or ANY_TARGET
     what += ", with the whole batch" if case.whole else ""
     yield Action(what, ackledger("replay", target, batch=case.batch_id, **selection))
     if case.dag_id:
         conf = {"replay_of": case.batch_id, **selection}
         yield Action(IN_AIRFLOW, trigger(case.dag_id, conf))
-
-
-def _selection(case: Case, from_source: bool) -> dict[str, Any]:
-    """Return the options by which a replay takes these records and no others."""
-    selection: dict[str, Any] = {} if case.record is None else {"record": case.record}
-    selection |= {"step": case.step} if case.others else {}
-    selection |= {"from_source": True} if from_source else {}
-    return selection | ({case.state.value: True} if case.state in OPTIONS else {})
 
 
 def _ends(case: Case) -> Iterator[Action]:

@@ -1,13 +1,11 @@
 """Reasons to notify a person of a batch: too many of its records failed, it made the quarantine
 grow, or its deadline is near.
 
-Each question is answered from the ledger only, so asking twice gets the same answer.
+Each function reads only the ledger, so calling it twice gives the same answer.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from ledger.batch import holds
 from ledger.batch.outcome.summary import RootCounts, summarize
@@ -65,8 +63,9 @@ def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | Non
     batch, counts = _looked_at(database, batch_id)
     if batch.status is BatchStatus.HELD:
         because = f"batch {batch_id} of {batch.pipeline} is on hold: {batch.held_reason}"
-        preview = database.transact(lambda c: holds.failures_of(c, batch_id))
-        return replace(_facts(batch, counts, because), preview=_lines(preview))
+        lines = holds.lines(database.transact(lambda c: holds.failures_of(c, batch_id)))
+        preview = tuple(printable(" ".join(line.split())) for line in lines)
+        return replace(_facts(batch, counts, because), preview=preview)
     if batch.status is not BatchStatus.SETTLED or _lost_ratio(counts) <= above:
         return None
     lost = counts.failed + counts.quarantined
@@ -99,8 +98,8 @@ def quarantine_growth(
     return _facts(
         batch,
         counts,
-        f"{now:,} records of {batch.pipeline} were quarantined within {_spelled(within)}:"
-        f" more than {by:,}",
+        f"{now:,} records of {batch.pipeline} were quarantined within"
+        f" {str(within).removesuffix(', 0:00:00')}: more than {by:,}",
     )
 
 
@@ -116,14 +115,6 @@ def still_open(database: Database, batch_id: int) -> Facts | None:
         f"batch {batch_id} of {batch.pipeline} is still open, and decided at"
         f" {_deadline(batch):%Y-%m-%d %H:%M %Z} whatever runs or waits. {stands}",
     )
-
-
-def _lines(preview: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(printable(" ".join(line.split())) for line in holds.lines(preview))
-
-
-def _spelled(time: timedelta) -> str:
-    return str(time).removesuffix(", 0:00:00")
 
 
 def _looked_at(database: Database, batch_id: int) -> tuple[Batch, RootCounts]:

@@ -4,6 +4,7 @@ pipeline publishes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ledger.batch.outcome.report import advise
 from ledger.batch.outcome.summary import summarize
@@ -51,7 +52,7 @@ def losses(database: Database, pipeline: str, interval: Interval) -> Losses:
     undecided = [
         f"batch {row.batch_id} is {BatchStatus(row.status).words}"
         for row in rows
-        if not _decided(row)
+        if not BatchStatus(row.status).decided
     ]
     return Losses(
         tuple(row.batch_id for row in rows),
@@ -71,8 +72,16 @@ def waits_for(database: Database, pipeline: str, interval: Interval) -> str | No
     gap = _gap(rows, interval)
     if gap is not None:
         return gap
-    lacks = (_lacks(database, row.batch_id) for row in reversed(rows))  # new ones lack most
-    return next((lack for lack in lacks if lack is not None), None)
+    for row in reversed(rows):  # the newest is the first that is not complete, as a rule
+        for number in sorted(database.transact(partial(reports.family, batch_id=row.batch_id))):
+            summary = summarize(database, number)
+            is_original = number == row.batch_id
+            is_incomplete = is_original and summary.outcome is not Outcome.COMPLETE
+            if is_incomplete or any(work.incomplete for work in summary.pending):
+                advice = advise(summary)
+                assert advice is not None
+                return advice.because
+    return None
 
 
 def reader_of(
@@ -103,22 +112,6 @@ def reader_of(
 def _over(database: Database, pipeline: str, interval: Interval) -> list[Counts]:
     bounds = (pipeline, interval.start, interval.end)
     return database.transact(lambda c: reports.over(c, *bounds), engine=database.reader)
-
-
-def _lacks(database: Database, batch_id: int) -> str | None:
-    """Return why an original or one of its replays is incomplete; None: all are complete."""
-    for number in sorted(database.transact(lambda c: reports.family(c, batch_id))):
-        summary = summarize(database, number)
-        lacks = number == batch_id and summary.outcome is not Outcome.COMPLETE
-        if lacks or any(work.incomplete for work in summary.pending):
-            advice = advise(summary)
-            assert advice is not None
-            return advice.because
-    return None
-
-
-def _decided(row: Counts) -> bool:
-    return BatchStatus(row.status).decided
 
 
 def _gap(rows: Sequence[Counts], interval: Interval) -> str | None:

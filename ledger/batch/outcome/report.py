@@ -36,7 +36,7 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
         return Advice(because, first + actions)
     if summary.status is BatchStatus.SUPERSEDED:
         return None
-    lost = [*_lost(summary)]
+    lost = [*_lost_records(summary)]
     if not lost:
         return None
     see = Action("See them", ackledger("failed", records=True, batch=summary.original_id))
@@ -51,7 +51,8 @@ def sink_advice(summary: Summary, target: str | None = None) -> list[Advice]:
     return [of_sink(row, target) for row in summary.sinks]
 
 
-def _lost(summary: Summary) -> Iterator[str]:
+def _lost_records(summary: Summary) -> Iterator[str]:
+    """Say how many records of a batch are tolerated, failed, quarantined or accepted."""
     roots, policy = summary.roots, summary.policy
     if policy.tolerated:
         yield (
@@ -77,8 +78,9 @@ def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
 def report(
     summary: Summary, failures: Sequence[FailureSummary], target: str | None = None
 ) -> list[str]:
-    """Return the lines of the report: counts, ``failures`` by step and reason, published rows by
-    sink, what to do."""
+    """Return the lines of the report: counts, ``failures`` by step and reason, the published rows
+    of each sink, and what to do.
+    """
     roots, advice = summary.roots, advise(summary, target)
     lines = [
         f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",

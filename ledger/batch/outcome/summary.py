@@ -1,6 +1,6 @@
 """Summary of a batch: its records by state, its steps, and the outcome that a run reports."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -14,7 +14,6 @@ from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports, sinks
-from ledger.store.queries.reports import StepRows
 from ledger.store.queries.sinks import SinkRows
 
 
@@ -49,9 +48,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class Summary:
-    """State of one batch, from ``batch_status`` and ``step_progress``; ``seconds`` of ``steps`` are
-    of each step.
+    """State of one batch.
 
+    ``steps``: the newest run of each step, with its rows and seconds.
     ``original_id``: the batch itself, or the original that it replays.
     ``accepted``: number of quarantined records that were accepted; ``accepted_by``: number by
     person.
@@ -124,7 +123,19 @@ def summarize(database: Database, batch_id: int) -> Summary:
         row.kind,
         BatchStatus(row.status),
         RootCounts(row.total, row.acked, row.failed, row.quarantined, row.pending),
-        [_step(step) for step in steps],
+        [
+            {
+                "name": step.step,
+                "kind": step.kind,
+                "state": step.state,
+                "input": step.input_rows,
+                "output": step.output_rows,
+                "failed": step.failed_rows,
+                "duplicates": step.duplicate_rows,
+                "seconds": round(step.seconds, 2),
+            }
+            for step in steps
+        ],
         row.held_reason,
         batch.original_id,
         row.accepted,
@@ -136,23 +147,9 @@ def summarize(database: Database, batch_id: int) -> Summary:
         database.transact(lambda c: acceptances.by_person(c, batch_id)),
         batch.target,
         tuple(database.transact(lambda c: sinks.of_batch(c, batch_id))),
-        tuple(chain(*map(_notes, steps))),
+        tuple(
+            f"source {step.step}: no record has column {name}: it is null in all of them"
+            for step in steps
+            for name in step.null_columns or ()
+        ),
     )
-
-
-def _notes(row: StepRows) -> Iterator[str]:
-    for name in row.null_columns or ():
-        yield f"source {row.step}: no record has column {name}: it is null in all of them"
-
-
-def _step(row: StepRows) -> dict[str, Any]:
-    return {
-        "name": row.step,
-        "kind": row.kind,
-        "state": row.state,
-        "input": row.input_rows,
-        "output": row.output_rows,
-        "failed": row.failed_rows,
-        "duplicates": row.duplicate_rows,
-        "seconds": round(row.seconds, 2),
-    }

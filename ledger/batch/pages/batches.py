@@ -1,6 +1,7 @@
 """Content of a batch's page: where its rows went, its lost records, and the possible actions."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -126,10 +127,15 @@ def batch(database: Database, number: int) -> BatchPage:
         family = page_batches(connection, [number, *related])
         counted = pages.failures(connection, number)
         failures = [row for row in counted if row.reason is not None]
+        # Of a batch on hold, the records that would be missing.
+        losses: list[dict[str, Any]] = [
+            *({**asdict(row), "missing": row.missing} for row in counted if row.reason is None),
+            *({**row, "missing": row["records"]} for row in summary.preview),
+        ]
         steps, edges = flow(
             itself.topology,
             summary.steps,
-            _losses(counted, summary),
+            losses,
             [asdict(row) for row in pages.drops(connection, number)],
             {row.step: row.batch_id for row in pages.followed(connection, number)},
         )
@@ -151,14 +157,6 @@ def batch(database: Database, number: int) -> BatchPage:
         )
 
     return database.transact(work)
-
-
-def _losses(counted: Sequence[FailureGroup], summary: Summary) -> list[dict[str, Any]]:
-    """Return failed records by step and source, with the number of those ``missing`` now; of a
-    batch on hold, the records that would be missing.
-    """
-    losses = [{**asdict(row), "missing": row.missing} for row in counted if row.reason is None]
-    return losses + [{**row, "missing": row["records"]} for row in summary.preview]
 
 
 def _can(summary: Summary) -> list[str]:
@@ -195,7 +193,9 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
     def work(connection: Connection) -> ReplayPreview:
         asked = batches.get_batch(connection, number)
         original = batches.get_batch(connection, asked.original_id)
-        selection = {**request.as_json(), **_literal(request.reason)}
+        selection = request.as_json()
+        if request.reason is not None:  # a pattern that matches only this reason
+            selection["reason"] = re.sub(r"([\\%_])", r"\\\1", request.reason)
         now = batches.database_now(connection)
         keys = (None, original.batch_id, selection, now)
         groups = replays.due_records(connection, *keys)
@@ -218,12 +218,3 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
         )
 
     return database.transact(work)
-
-
-def _literal(reason: str | None) -> dict[str, str]:
-    """Return the filter whose pattern matches only this reason."""
-    if reason is None:
-        return {}
-    for special in ("\\", "%", "_"):
-        reason = reason.replace(special, "\\" + special)
-    return {"reason": reason}

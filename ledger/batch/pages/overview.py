@@ -75,11 +75,15 @@ def overview(database: Database, pipelines: Sequence[str]) -> Overview:
         under_way = pages.open_batches(connection, pipelines)
         waiting = pages.waiting(connection, pipelines)
         batches = page_batches(connection, {*latest, *recent, *under_way, *waiting})
+        progress = {row.batch_id: row for row in pages.progress(connection, under_way)}
         last = {batches[number].pipeline: batches[number] for number in latest}
         return Overview(
             [LatestBatch(name, last.get(name)) for name in pipelines],
             [batches[number] for number in recent],
-            _with_progress(connection, [batches[number] for number in under_way]),
+            [
+                replace(batches[row.batch_id], committed=row.committed, steps=row.steps)
+                for row in map(progress.__getitem__, under_way)
+            ],
             [batches[number] for number in waiting],
         )
 
@@ -147,12 +151,3 @@ def _state(row: ListedBatch) -> str:
     if row.quarantined > row.accepted:
         return "quarantined"
     return "unpublished" if row.unpublished else "complete"
-
-
-def _with_progress(connection: Connection, under_way: Sequence[PageBatch]) -> list[PageBatch]:
-    progress = pages.progress(connection, [batch.batch_id for batch in under_way])
-    done = {row.batch_id: row for row in progress}
-    return [
-        replace(batch, committed=row.committed, steps=row.steps)
-        for batch, row in ((batch, done[batch.batch_id]) for batch in under_way)
-    ]

@@ -89,6 +89,8 @@ def explained(database: Database, number: int) -> Explanation:
     tried = database.transact(lambda c: records.attempts(c, record.message_id))
     decided = database.transact(lambda c: records.decisions(c, record.message_id))
     last_seen, missing = _last_seen(record)
+    own = {"cause": FailureCause(record.cause), "state": state_of(record)}
+    case = Case(**{**_columns(record, Case), **own}, record=record.message_id)
     return _of(
         record,
         record.status,
@@ -97,7 +99,7 @@ def explained(database: Database, number: int) -> Explanation:
         missing=missing,
         attempts=tuple(map(asdict, tried)),
         decisions=tuple(map(asdict, decided)),
-        next=tuple(lines(of_records(_case(record)))),
+        next=tuple(lines(of_records(case))),
     )
 
 
@@ -178,8 +180,3 @@ def _line(record: FailedMessage) -> int | None:
         return None
     sought = Sought(record.source_row, record.content, bool(record.parsed))
     return lines_of(record.source_file, [sought], record.layout or {}).get(record.source_row)
-
-
-def _case(record: LastFailure) -> Case:
-    own = {"cause": FailureCause(record.cause), "state": state_of(record)}
-    return Case(**{**_columns(record, Case), **own}, record=record.message_id)

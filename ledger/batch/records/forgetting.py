@@ -123,8 +123,10 @@ def forget(
     files: bool = False,
     now: datetime | None = None,
 ) -> Forgotten:
-    """Remove the content of these records. ``files``: whether to remove the files of their batches
-    too, if nothing needs them, whatever ``keep`` of their pipelines is.
+    """Remove the content of these records.
+
+    ``files``: whether to remove also the files of their batches that nothing needs, whatever
+    ``keep`` of their pipelines is.
 
     Raises NotReadyError if one of them is failed or being replayed; then nothing is forgotten.
     """
@@ -133,7 +135,13 @@ def forget(
     def work(connection: Connection) -> None:
         for pipeline in sorted({record.pipeline for record in targets}):
             pipelines.lock(connection, pipeline)  # no replay claims one meanwhile
-        _refuse_undecided(connection, numbers)
+        undecided = forgetting.undecided(connection, numbers)
+        if undecided:
+            raise NotReadyError(
+                f"record {undecided[0]} is failed or being replayed, and its content may be needed:"
+                f" replay it, or quarantine it ({ackledger('quarantine', undecided[0])} {REASON}),"
+                " and forget it then. Nothing was forgotten"
+            )
         forgetting.forget(connection, numbers)
 
     database.transact(work)
@@ -143,16 +151,6 @@ def forget(
         options = GcOptions(keep_seconds=SHORTEST_KEEP_SECONDS, families=families)
         collected = gc_once(database, options, now=now)
     return Forgotten(tuple(targets), tuple(holding(database, numbers)), collected)
-
-
-def _refuse_undecided(connection: Connection, numbers: Sequence[int]) -> None:
-    undecided = forgetting.undecided(connection, numbers)
-    if undecided:
-        raise NotReadyError(
-            f"record {undecided[0]} is failed or being replayed, and its content may be needed:"
-            f" replay it, or quarantine it ({ackledger('quarantine', undecided[0])} {REASON}),"
-            " and forget it then. Nothing was forgotten"
-        )
 
 
 def holding(database: Database, numbers: Sequence[int]) -> list[Holding]:

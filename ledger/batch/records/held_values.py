@@ -12,7 +12,6 @@ from ledger.storage import parquet, stores
 from ledger.storage.folders import beside, require_reachable
 from ledger.store.connection import Database
 from ledger.store.queries import forgetting
-from ledger.store.queries.forgetting import RunFolder
 
 _LONG = 4  # characters; a shorter value is found only as a whole word
 _SIGN = re.compile(r"([^\w\s])")
@@ -37,48 +36,42 @@ class HoldingFile:
 def files_with(
     database: Database, pipeline: str | None, values: Sequence[str]
 ) -> tuple[HoldingFile, ...]:
-    """Return the Parquet files that have each of these values in some column. The search covers
-    files that runs wrote and retention has not removed, of one pipeline or of all. A file that
-    cannot be read is returned, as it may have them.
+    """Return the Parquet files that have each of these values in some column, and those that cannot
+    be read. The search covers the files that runs of one pipeline, or of all, have written and
+    retention has not removed.
 
     Raises UnavailableError if the storage is out of reach.
     """
+    holding = []
     runs = database.transact(lambda c: forgetting.run_folders(c, pipeline)) if values else ()
-    return tuple(
-        HoldingFile(path, run.batch_id, run.pipeline, run.keep_seconds, run.published)
-        for run in runs
-        for path in _files(run)
-        if _may_have(path, values)
-    )
-
-
-def _files(run: RunFolder) -> Iterator[str]:
-    require_reachable(run.folder)
-    for folder in (run.folder, *beside(run.folder, f"kept-{run.step_run_id}-")):
-        files = stores.files_below(folder)
-        yield from (file.path for file in files if file.path.endswith(".parquet"))
+    for run in runs:
+        require_reachable(run.folder)
+        for folder in (run.folder, *beside(run.folder, f"kept-{run.step_run_id}-")):
+            holding += [
+                HoldingFile(file.path, run.batch_id, run.pipeline, run.keep_seconds, run.published)
+                for file in stores.files_below(folder)
+                if file.path.endswith(".parquet") and _may_have(file.path, values)
+            ]
+    return tuple(holding)
 
 
 def _may_have(path: str, values: Sequence[str]) -> bool:
+    """Return whether a file has each of these values, or cannot be read."""
+    missing = {value: forms(value) for value in values}
     try:
-        return _has(path, values)
+        with stores.opened(path) as stream:
+            stored = parquet.opened(stream)
+            for group in range(stored.metadata.num_row_groups):
+                table = parquet.read_row_group(stored, group)
+                for column in table.columns:
+                    for text in {fold(text) for cell in column.to_pylist() for text in texts(cell)}:
+                        for value in values:
+                            if any(form.is_in(text) for form in missing.get(value, ())):
+                                del missing[value]
+                    if not missing:
+                        return True
     except (pa.ArrowInvalid, OSError):
         return True
-
-
-def _has(path: str, values: Sequence[str]) -> bool:
-    missing = {value: forms(value) for value in values}
-    with stores.opened(path) as stream:
-        stored = parquet.opened(stream)
-        for group in range(stored.metadata.num_row_groups):
-            table = parquet.read_row_group(stored, group)
-            for column in table.columns:
-                for text in {fold(text) for cell in column.to_pylist() for text in texts(cell)}:
-                    for value in values:
-                        if any(form.is_in(text) for form in missing.get(value, ())):
-                            del missing[value]
-                if not missing:
-                    return True
     return False
 
 

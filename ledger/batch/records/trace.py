@@ -3,9 +3,10 @@ batch, without Spark.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 import numpy as np
 from sqlalchemy import Connection
@@ -92,7 +93,8 @@ def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
     and LostFileError if the files of its source are not as they were.
     """
     subject = database.transact(lambda c: _attempt(c, number, attempt))
-    batch, steps = database.transact(lambda c: _batch(c, subject.batch_id))
+    batch = database.transact(lambda c: batches.get_batch(c, subject.batch_id))
+    steps = database.transact(lambda c: _steps(c, batch))
     if batch.files_expired_at is not None:
         raise InputError(
             f"the files of batch {batch.batch_id} of pipeline {batch.pipeline!r}, which have the"
@@ -159,14 +161,10 @@ class _Step:
         return self.declared.name
 
 
-def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
-    batch = batches.get_batch(connection, batch_id)
-    committed = {
-        run.step: run
-        for run in runs.runs_of(connection, batch_id)
-        if run.state is RunState.COMMITTED
-    }
-    published = publications.states(connection, batch_id)
+def _steps(connection: Connection, batch: Batch) -> list[_Step]:
+    all_runs = runs.runs_of(connection, batch.batch_id)
+    committed = {run.step: run for run in all_runs if run.state is RunState.COMMITTED}
+    published = publications.states(connection, batch.batch_id)
     steps = []
     for declared in batch.steps:
         run = committed.get(declared.name)
@@ -175,7 +173,7 @@ def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
             continue
         number, roots = run.step_run_id, run.emitted.numbers if run.emitted else range(0)
         steps.append(_Step(declared, runs.files(connection, number), published.get(number), roots))
-    return batch, steps
+    return steps
 
 
 # A record's rows of one step, by the rows that they come from.
@@ -194,7 +192,7 @@ class _Tree:
         self._shown: set[tuple[str, int]] = set()
 
     def record(self) -> Branch:
-        """Return the record itself, with all that came of it."""
+        """Return the record itself, with all rows derived from it."""
         root = self._attempt.root
         source = next((step for step in self._steps if root in step.roots), None)
         if source is None or not source.files:
@@ -231,33 +229,20 @@ class _Tree:
         return not redacted or name.lower() in self._columns - redacted
 
     def _branches(self, name: str, position: int) -> tuple[Branch, ...]:
-        """Return the branches of a row: its fate at each step that reads it, with the rows that
-        came of it.
+        """Return the branches of a row: its fate at each step that reads it, with the rows derived
+        from it.
         """
-        branches: list[Branch] = []
-        for step in self._steps:
-            if name in step.declared.reads:
-                branches += self._at(step, name, position)
-        return tuple(branches)
+        readers = [step for step in self._steps if name in step.declared.reads]
+        return tuple(chain(*(self._at(step, name, position) for step in readers)))
 
     def _at(self, step: _Step, name: str, position: int) -> Iterator[Branch]:
         if step.files is None:
             yield Branch(step.name, Fate.NOT_COMMITTED)
-        elif step.declared.kind == "sink":
+            return
+        if step.declared.kind == "sink":
             yield self._at_sink(step)
-        else:
-            yield from self._at_stage(step, name, position)
-
-    def _at_sink(self, step: _Step) -> Branch:
-        if self._attempt.failed_at == step.name:
-            reason = f"one of the record's rows: {self._attempt.reason}"
-            return Branch(step.name, Fate.FAILED, reason)
-        if self._attempt.failed_at is not None and self._exactly_once:
-            return Branch(step.name, Fate.ACKED, "withheld, for the record failed elsewhere")
-        return Branch(step.name, Fate.ACKED, step.publication or "staged")
-
-    def _at_stage(self, step: _Step, name: str, position: int) -> Iterator[Branch]:
-        rows = self._of(step)
+            return
+        rows = self._rows_of(step)
         if isinstance(rows, Branch):
             yield rows
             return
@@ -268,8 +253,16 @@ class _Tree:
             read = step.declared.acks in ("on_read", "untracked")
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
 
+    def _at_sink(self, step: _Step) -> Branch:
+        if self._attempt.failed_at == step.name:
+            reason = f"one of the record's rows: {self._attempt.reason}"
+            return Branch(step.name, Fate.FAILED, reason)
+        if self._attempt.failed_at is not None and self._exactly_once:
+            return Branch(step.name, Fate.ACKED, "withheld, for the record failed elsewhere")
+        return Branch(step.name, Fate.ACKED, step.publication or "staged")
+
     def _branch(self, step: _Step, row: Row) -> Branch:
-        """Return the branch of a row, with all that came of it."""
+        """Return the branch of a row, with all rows derived from it."""
         masks = bool(self._redact.columns)
         if row.failed is not None:
             return Branch(step.name, Fate.FAILED, shown(row.failed, masks=masks), row.content)
@@ -283,37 +276,27 @@ class _Tree:
         branches = self._branches(step.name, row.position)
         return Branch(step.name, Fate.PASSED_ON, None, row.content, branches=branches)
 
-    def _of(self, step: _Step) -> _Rows | Branch:
+    def _rows_of(self, step: _Step) -> _Rows | Branch:
         """Return the record's rows in a stage's output, which is read once; or why there are none
         to read.
         """
         if step.name not in self._rows:
-            assert step.files is not None
-            self._rows[step.name] = _read(step, step.files, self._attempt.root, self._shows)
+            try:
+                self._rows[step.name] = self._read(step)
+            except LostFileError as exc:
+                self._rows[step.name] = Branch(step.name, Fate.UNREADABLE, str(exc))
         return self._rows[step.name]
 
-
-def _read(
-    step: _Step, files: Sequence[DataFile], root: int, shows: Callable[[str], bool]
-) -> _Rows | Branch:
-    try:
-        check_files(Manifest(tuple(files)), "What came of the record here is not known")
-        return _stored(step, files, root, shows)
-    except LostFileError as exc:
-        return Branch(step.name, Fate.UNREADABLE, str(exc))
-
-
-def _stored(
-    step: _Step, files: Sequence[DataFile], root: int, shows: Callable[[str], bool]
-) -> _Rows | Branch:
-    rows: list[Row] = []
-    for file in files:
-        with parquet.stored_file(file.path) as stored:
-            if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
-                return Branch(step.name, Fate.UNTRACKED)
-            rows += rows_of(stored, file.first_position, step.declared.reads, root, shows)
-    by_parent = defaultdict(list)
-    for row in rows:
-        for parent in row.parents:
-            by_parent[parent].append(row)
-    return by_parent
+    def _read(self, step: _Step) -> _Rows | Branch:
+        assert step.files is not None
+        check_files(Manifest(step.files), "What came of the record here is not known")
+        by_parent = defaultdict(list)
+        for file in step.files:
+            with parquet.stored_file(file.path) as stored:
+                if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
+                    return Branch(step.name, Fate.UNTRACKED)
+                keys = (step.declared.reads, self._attempt.root, self._shows)
+                for row in rows_of(stored, file.first_position, *keys):
+                    for parent in row.parents:
+                        by_parent[parent].append(row)
+        return by_parent

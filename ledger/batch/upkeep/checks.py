@@ -211,11 +211,8 @@ def look_at_sink(
     ``schema``: the columns that the sink is given; None: those that are declared, if any are.
     """
     publisher = step.sink.publisher(settings, pipeline.name, step.name)
-    planned(step.sink.place, publisher, _written(pipeline, step) if schema is None else schema)
+    declared = pipeline.step(step.reads).columns
+    if schema is None and declared is not None:
+        schema = ddl.arrow_schema(declared)
+    planned(step.sink.place, publisher, schema)
     return f"{step.sink.place} can be written to"
-
-
-def _written(pipeline: Pipeline, step: SinkStep) -> Any:
-    """Return the columns that a sink is given, if a declaration has them; None otherwise."""
-    columns = pipeline.step(step.reads).columns
-    return None if columns is None else ddl.arrow_schema(columns)

@@ -1,11 +1,13 @@
 """Retention: removes the files that nothing needs any more.
 
-A batch and its replays expire together, as a family. Two phases: the family is marked as expired in
-a transaction that holds the locks of every driver that would open something that reads its files
-(the pipeline's, which every opening takes, and the original's); its files are removed outside, and
-that is noted. If a process dies in between, the next one finishes it. Root files, which nothing
-needs once their batch is decided, go whatever a pipeline keeps. Runs that will never count go
-a day after anything happened to their batch: so long their drivers may still write.
+A batch and its replays expire together, as a family, in two phases. First a transaction marks the
+family as expired. It holds the locks of every driver that would open something that reads the
+files: the pipeline's, which every opening takes, and the original's. Then the files are removed,
+and the ledger notes that. If a process dies in between, the next one finishes it.
+
+Root files are removed whatever a pipeline keeps, because nothing needs them once their batch is
+decided. Files of runs that will never count are removed a day after the last change of their batch,
+because their drivers may write until then.
 docs/decisions/026-retention.md lists who needs which files, and until when.
 """
 
@@ -166,31 +168,29 @@ def _expire_all(
     instant: datetime,
     report: Callable[[str, int, int], None],
 ) -> list[int]:
-    """Mark families as expired, and return those that nothing still needed."""
+    """Mark families as expired, each in its own transaction, unless something needs their files by
+    now. Return those that are expired. A family that another process has locked waits for the next
+    call.
+    """
+
+    def expire(connection: Connection, family_id: int) -> bool:
+        # Under the locks of processes that might want the files.
+        pipelines.lock(connection, batches.get_batch(connection, family_id).pipeline)
+        if batches.lock_batch(connection, family_id, skip_locked=True) is None:
+            return False
+        if retention.needs(connection, [family_id], options.keep_seconds, instant):
+            return False
+        retention.expire(connection, family_id)
+        reached("expiring files")
+        return True
+
     done = []
     for number, family_id in enumerate(families):
         report("expiring batches", number, len(families))
-        work = partial(_expire, family_id=family_id, keep=options.keep_seconds, instant=instant)
-        if database.transact(work):
+        if database.transact(partial(expire, family_id=family_id)):
             done.append(family_id)
     reached("files expired")
     return done
-
-
-def _expire(connection: Connection, family_id: int, keep: float | None, instant: datetime) -> bool:
-    """Mark one family as expired if nothing needs its files, under the locks of processes that
-    might want them, and return whether it is. A family that another process has locked waits for
-    the next call.
-    """
-    pipeline = batches.get_batch(connection, family_id).pipeline
-    pipelines.lock(connection, pipeline)
-    if batches.lock_batch(connection, family_id, skip_locked=True) is None:
-        return False
-    if retention.needs(connection, [family_id], keep, instant):
-        return False
-    retention.expire(connection, family_id)
-    reached("expiring files")
-    return True
 
 
 class _Removal:
@@ -207,8 +207,15 @@ class _Removal:
         done = [run.step_run_id for run in rows if self._remove(run, expired=True)]
         filters = self._database.transact(lambda c: retention.size_of_filters(c, batch_id))
         self.removed[_FILTERS] += filters
-        if not self._dry_run:
-            self._database.transact(lambda c: _note(c, done, batch_id, len(done) == len(rows)))
+        if self._dry_run:
+            return
+
+        def note(connection: Connection) -> None:
+            runs.set_files_removed(connection, done)
+            if len(done) == len(rows):
+                retention.set_removed(connection, batch_id)
+
+        self._database.transact(note)
 
     def remove_dead(self, rows: Sequence[RunWithFiles]) -> None:
         """Remove the files of runs that will never count."""
@@ -260,12 +267,3 @@ class _Removal:
         if not self._dry_run:
             reached("folder removed", run.folder)
         return True
-
-
-def _note(connection: Connection, run_ids: Sequence[int], batch_id: int, whole: bool) -> None:
-    """Note that the files of these runs of a batch are gone. ``whole``: whether all files of the
-    batch are.
-    """
-    runs.set_files_removed(connection, run_ids)
-    if whole:
-        retention.set_removed(connection, batch_id)

@@ -17,7 +17,7 @@ from ledger.store.queries import batches, following, health, replays, upkeep
 from ledger.store.queries.replays import ReplayRequest
 
 NOTED_AT_ONCE = 100  # batches that are locked in one transaction, with their pipelines
-# How long a run has to finish by itself what follows the settlement.
+# How long a run has to finish its follow-ups by itself.
 OVERDUE_AFTER = timedelta(minutes=15)
 _log = logging.getLogger(__name__)
 
@@ -56,59 +56,37 @@ def sweep_once(
 
     ``vacuum_after_seconds``: how long a table is skipped after it was vacuumed.
     """
-    settled, errors = _settle_all(database, now)
-    instant = now or database.transact(batches.database_now)
-    asking = database.transact(lambda c: replays.automatic_replays(c, instant))
-    _note_followed(database)
-    due = instant - OVERDUE_AFTER
-    overdue = database.transact(lambda c: _overdue(c, following.overdue(c, due)))
-    _remove_deltas(database)
-    _vacuum(database, vacuum_after_seconds)
-    database.transact(health.note_sweep)
-    return Swept(tuple(settled), tuple(asking), tuple(overdue), errors)
-
-
-def _settle_all(
-    database: Database, now: datetime | None
-) -> tuple[list[Settlement], dict[int, str]]:
-    """Settle every open batch that can be decided. An error with one batch does not stop the
-    others.
-    """
     settled, errors = [], {}
     for batch_id in database.transact(batches.open_batches):
         try:
             settlement = settle_once(database, batch_id, now=now, skip_locked=True)
-        except LedgerError as exc:
+        except LedgerError as exc:  # the other batches do not wait for this one
             errors[batch_id] = str(exc)
             continue
         if settlement is not None:
             settled.append(settlement)
-    return settled, errors
+    instant = now or database.transact(batches.database_now)
+    asking = database.transact(lambda c: replays.automatic_replays(c, instant))
 
+    def note(connection: Connection, numbers: list[int]) -> None:
+        following.note(connection, following.lock(connection, numbers))
 
-def _overdue(connection: Connection, numbers: list[int]) -> list[OverdueFollowUp]:
-    """Return the overdue batches of these numbers, each with the DAG and target that run it."""
-    rows = [batches.get_batch(connection, number) for number in numbers]
-    return [OverdueFollowUp(row.batch_id, row.dag_id, row.target) for row in rows]
-
-
-def _note_followed(database: Database) -> None:
-    """Note which batches have nothing pending: no sweep looks at them again unless their records
-    change.
-    """
+    # No sweep looks at a batch with nothing pending again unless its records change.
     done = database.transact(following.done)
     for first in range(0, len(done), NOTED_AT_ONCE):
-        _note(database, done[first : first + NOTED_AT_ONCE])
+        database.transact(partial(note, numbers=done[first : first + NOTED_AT_ONCE]))
 
+    def look(connection: Connection) -> list[OverdueFollowUp]:
+        numbers = following.overdue(connection, instant - OVERDUE_AFTER)
+        rows = [batches.get_batch(connection, number) for number in numbers]
+        return [OverdueFollowUp(row.batch_id, row.dag_id, row.target) for row in rows]
 
-def _note(database: Database, batch_ids: list[int]) -> None:
-    database.transact(lambda c: following.note(c, following.lock(c, batch_ids)))
-
-
-def _remove_deltas(database: Database) -> None:
-    """Remove the deltas of decided batches, each batch's in a transaction."""
+    overdue = database.transact(look)
     for batch_id in database.transact(upkeep.decided_with_deltas):
         database.transact(partial(upkeep.remove_deltas, batch_id=batch_id))
+    _vacuum(database, vacuum_after_seconds)
+    database.transact(health.note_sweep)
+    return Swept(tuple(settled), tuple(asking), tuple(overdue), errors)
 
 
 def _vacuum(database: Database, after_seconds: float) -> None:
