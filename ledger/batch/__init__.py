@@ -1,1 +1,1 @@
-"""Services on a batch: opened, run, settled, published, swept. They speak to the ledger alone."""
+"""Services on a batch, as transactions over the ledger: open, run, settle, publish, sweep."""

@@ -41,22 +41,22 @@ class Pending:
 
 
 class FollowUp:
-    """One thing that follows the settlement of a batch. A subclass overrides what differs from
-    this.
+    """Work that follows the settlement of a batch. A subclass overrides what differs.
 
-    A driver does it, through ``ledger.execution.follow_ups``, unless it is a ``WithoutSpark``.
+    It needs a driver, which does it through ``ledger.execution.follow_ups``, unless it is a
+    ``WithoutSpark``.
     """
 
     name: ClassVar[str]
-    """Also of its task."""
+    """Name of the follow-up, and of its task."""
     does: ClassVar[str]
-    """In a sentence."""
+    """Its work, in a sentence."""
     has_task: ClassVar[bool] = True
-    """Whether it has a task in a DAG; if not the task ``settle`` does it."""
+    """Whether it has a task in a DAG; if not, the task ``settle`` does it."""
     is_awaited: ClassVar[bool] = True
     """Whether the task ``complete`` waits for its task."""
     of_batch: ClassVar[bool] = False
-    """Whether ``ackledger publish`` does it for each batch of which it is pending."""
+    """Whether ``ackledger publish`` does it for each batch that has it pending."""
     of_pipeline: ClassVar[bool] = False
     """Whether it is done for all batches of a pipeline at once, if it ``is_due``."""
 

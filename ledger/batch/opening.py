@@ -253,8 +253,16 @@ def _reopened(
         claim_messages(connection, pipeline, locked, instant)
     else:
         if locked.replaces_batch_id is not None:
-            _check_still_replaceable(connection, locked)
-            state_guards.check_replaced(connection, pipeline, locked.replaces_batch_id)
+            replaced = batches.get_batch(connection, locked.replaces_batch_id)
+            others = [*batches.undecided_of(connection, locked.replaces_batch_id, locked.batch_id)]
+            if others or replaced.status is not BatchStatus.SETTLED:
+                raise NotReadyError(
+                    f"batch {locked.batch_id} was abandoned before it replaced batch"
+                    f" {replaced.batch_id}, which is {replaced.status.words} now"
+                    + (f" and waits for batch {others[0]}" if others else "")
+                    + ": reprocess the interval in a new run"
+                )
+            state_guards.check_replaced(connection, pipeline, replaced.batch_id)
         state_guards.check_reopened(connection, pipeline, locked)
         for step in pipeline.sources():
             require_step(locked, step.name)  # what another source has would be claimed and not read
@@ -263,16 +271,3 @@ def _reopened(
         claims.save(connection, pipeline, opening, locked.batch_id, claimed)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
     return batches.get_batch(connection, batch.batch_id)
-
-
-def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
-    assert batch.replaces_batch_id is not None
-    others = [*batches.undecided_of(connection, batch.replaces_batch_id, batch.batch_id)]
-    status = batches.get_batch(connection, batch.replaces_batch_id).status
-    if others or status is not BatchStatus.SETTLED:
-        raise NotReadyError(
-            f"batch {batch.batch_id} was abandoned before it replaced batch"
-            f" {batch.replaces_batch_id}, which is {status.words} now"
-            + (f" and waits for batch {others[0]}" if others else "")
-            + ": reprocess the interval in a new run"
-        )

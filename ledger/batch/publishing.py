@@ -95,8 +95,8 @@ def _instead_of_the_file(connection: Connection, pipeline: Pipeline, original_id
 
 
 def publish(at: Context, batch_id: int, sinks: Collection[str] | None = None) -> list[Published]:
-    """Publish everything of a batch's family that is decided and not published yet: batch by batch,
-    and within a batch in the order in which the sinks are declared. Return what was published, in
+    """Publish the decided rows of a batch's family that are not published yet: batch by batch, and
+    within a batch in the order in which the sinks are declared. Return what was published, in
     order.
 
     ``sinks``: only these; None: the sinks of records, which wait for no follow-up of the

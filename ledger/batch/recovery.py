@@ -1,5 +1,5 @@
 """Progress of batches that are not decided: the step they wait at, the steps that are done, and the
-reasons why states over batches wait. ``advice`` has the words.
+reasons why states over batches wait. ``ledger.batch.advice`` words them.
 """
 
 from dataclasses import replace
@@ -66,7 +66,7 @@ def needs_refinement(connection: Connection, batch: Batch) -> bool:
 
 
 def on_hold(connection: Connection, batch: Batch) -> str:
-    """Say that a batch is on hold, why, and what to do, in sentences."""
+    """Return sentences on a batch that is on hold: that it is, why, and what to do."""
     return f"batch {batch.batch_id} is {batch.status.words}. {stands_at(connection, batch)}"
 
 
@@ -83,8 +83,9 @@ def _standing(step: UnfinishedStep) -> Standing:
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:
-    """Say of each state that a batch is not in, in one sentence, what it waits for, and what to do
-    about that."""
+    """Return a sentence for each state that does not include a batch: what it waits for, and what
+    to do about that.
+    """
     return [
         f"the state {row.step!r} of batch {batch_id} {_why(connection, row, batch_id)}"
         for row in checkpoints.waiting(connection, batch_id=batch_id)
@@ -92,8 +93,9 @@ def waits_for(connection: Connection, batch_id: int) -> list[str]:
 
 
 def waiting_states(connection: Connection, pipeline: str | None = None) -> list[str]:
-    """Say of each state that batches wait for, in one sentence, how many do, and why. ``pipeline``:
-    None: of all pipelines."""
+    """Return a sentence for each state that batches wait for: how many do, and why. ``pipeline``:
+    None: of all pipelines.
+    """
     return [
         f"pipeline {row.pipeline}: {row.batches} "
         f"{'batch is' if row.batches == 1 else 'batches are'} not in "
@@ -125,8 +127,8 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     """Return the steps that are committed and whose output is there, as far as is known. A step's
     output is missing if a reader of the step failed at a damaged file of it.
 
-    A batch on hold is run again because something was fixed, in whichever step: only runs that
-    began after it was opened again count.
+    No step of a batch on hold is finished, because the batch is run again after a fix of any step.
+    Once it is open again, only runs that began since then count.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     if batch.status is BatchStatus.HELD:

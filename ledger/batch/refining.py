@@ -3,8 +3,8 @@ is not even or one of its roots failed, and name where each of these roots broke
 
 The ledger has the rows of a root that has a span of its own. Other roots are read from the files of
 the runs, part by part, outside of the settlement's transaction, in a process that can read the
-storage. The result is of the runs that were committed: if other runs count by now, the settlement
-asks again.
+storage. The result holds for the runs that were committed: if other runs count by now, the
+settlement inspects the batch again.
 """
 
 import math
@@ -166,8 +166,8 @@ def uneven(connection: Connection, batch: Batch) -> Uneven | None:
 
 
 def of_files(connection: Connection, batch: Batch) -> Uneven | None:
-    """Return the spans of a batch with single roots that only the files of its runs have; None: a
-    settlement reads no files.
+    """Return the spans of a batch whose roots a settlement has to read from the files of its runs;
+    None: it reads no files.
     """
     ranges = run_queries.emits(connection, batch.batch_id)
     if not batch.tracking or Spans(ranges).by_root:
@@ -217,8 +217,8 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
 
 
 def _parts(asked: Uneven) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
-    """Yield the requested roots part by part, with a table of the changes in the files of each run,
-    and of the roots that have rows there.
+    """Yield the roots part by part, each part with the changes in the files of each run, and with
+    flags of the roots that have rows there.
     """
     roots, runs = SingleRoots.of(asked.spans, asked.ranges), len(asked.runs)
     most = max(1, MOST_ROWS // runs)
@@ -252,8 +252,8 @@ def _table_of_zeros(shape: tuple[int, ...]) -> Iterator[Longs]:
 
 
 def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> None:
-    """Add the changes in the files of the runs to the requested roots, and note which have rows;
-    two runs are read at once.
+    """Add the changes in the files of the runs to a table, and flag the roots that have rows. Two
+    runs are read at once.
     """
     ended = Event()  # one has failed, or its reader has stopped
 

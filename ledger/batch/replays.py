@@ -60,8 +60,9 @@ def check_replayable(
 
 def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> None:
     """Raise InputError if retention has removed the files that a replay of an original would read.
-    A replay ``from_source`` reads only those for combines, and for what sinks delivered of the
-    original before; one of a whole batch reads its snapshots.
+
+    A replay ``from_source`` reads only the files that combines read, and those with which sinks
+    compare rows (``dedup``). A replay of a whole batch reads its snapshots.
     """
     if original.files_expired_at is None:
         return
@@ -85,8 +86,8 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
 
 
 def _check_whole(original: Batch, pipeline: Pipeline) -> None:
-    """Raise InputError unless a replay of the whole batch takes it as it was: with the same
-    sources.
+    """Raise InputError if the pipeline has gained or lost its whole stage since, or if a replay
+    would take the whole batch and its sources have changed.
     """
     again = "declare the pipeline as it was, or reprocess the interval"
     now = pipeline.graph.is_whole

@@ -1,5 +1,5 @@
-"""Settle: inspect a batch, find where its records broke, decide every root in one transaction
-under the batch's lock, clean up.
+"""Settle a batch: inspect it, find where its records broke, decide every root in one transaction
+under the batch's lock, remove the root files.
 """
 
 from collections.abc import Collection, Iterator
@@ -116,7 +116,7 @@ class Inspection:
 
 
 def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Settlement | Inspection:
-    """Read what a settlement of a batch is decided by; the result if there is nothing to decide."""
+    """Read the evidence for a batch's settlement; return the result if nothing is to be decided."""
     batch = batches.get_batch(connection, batch_id)
     verdict = _verdict(connection, batch, now)
     if isinstance(verdict, Settlement):
@@ -136,8 +136,8 @@ def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Sett
 def refined(
     database: Database, inspection: Inspection
 ) -> Iterator[Refinement | LedgerError | None]:
-    """Provide the roots that failed, each with where it broke; None: all have arrived. An error if
-    a check failed, or the files of the runs could not be read.
+    """Provide the roots that failed, each with where it broke; None: all have arrived. Provide the
+    error instead if a check failed, or if the files of the runs could not be read.
     """
     if inspection.problem is not None or inspection.uneven is None:
         yield inspection.problem
@@ -302,8 +302,8 @@ def decide_publications(
 def _fail_roots(
     connection: Connection, batch: Batch, now: datetime | None, refinement: Refinement
 ) -> int:
-    """Record the roots that failed, each with where and why. A run's word about a single root comes
-    first, then what was lost, then a run's word about several roots.
+    """Record the roots that failed, each with where and why, and return how many. An explicit fail
+    of a single root takes precedence over a lost row, and that over a fail of several roots.
     """
     refining.fill(connection, refinement.file)
     for shared in (False, True):
@@ -375,7 +375,7 @@ def _check_runs(connection: Connection, batch: Batch) -> None:
 
 
 def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
-    """Abandon a batch with all its claims. Without an emit there are no verdicts."""
+    """Abandon a batch with all its claims. Its records get no verdicts."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     claims.release(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)

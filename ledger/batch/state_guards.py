@@ -33,7 +33,8 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
     state.
 
     A quarantined record may be replayed with its whole batch, whose other records a state includes.
-    With settle="hold" it belongs to the place of its original, and a state may have gone past that.
+    With settle="hold" it keeps its original's place in the order of batches, which a state may have
+    passed.
     """
     states = _states(pipeline) if original.is_whole else []
     counted = checkpoints.committed_of(connection, original.batch_id, states)
@@ -54,8 +55,8 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
 
 
 def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> None:
-    """Raise InputError for an abandoned batch with settle="hold" if a state has gone past its
-    place.
+    """Raise InputError for an abandoned batch with settle="hold" if a state includes a batch that
+    comes after it.
     """
     later = _later(connection, pipeline, batch)
     if later is not None:
@@ -70,8 +71,8 @@ def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> 
 
 
 def _later(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[str, int] | None:
-    """Return a state and a batch that it includes whose place is after that of a batch with
-    settle="hold"; None if there is none, or for other batches.
+    """Return a state that includes a batch after this one, and that batch; None if there is none,
+    or if this batch does not have settle="hold".
     """
     if batch.settle is not SettlePolicy.HOLD:
         return None

@@ -62,8 +62,8 @@ class HeldByAnotherDriver:
 def open_next(
     database: Database, pipeline: Pipeline, step: StateStep, attempt: Attempt
 ) -> StateRun | HeldByAnotherDriver | None:
-    """Open a run for the batch whose state is due; None if none is due. A living driver is not
-    disturbed, one whose lease has lapsed is fenced.
+    """Open a run for the batch whose state is due; None if none is due. A driver whose lease has
+    lapsed is fenced; a living one is not disturbed.
     """
 
     def work(connection: Connection) -> StateRun | HeldByAnotherDriver | None:

@@ -58,10 +58,6 @@ class Attempt:
     try_number: int | None = None
     number: int | None = None
 
-    def is_older_than(self, run: Run) -> bool:
-        """Return whether the attempt that opened ``run`` began after this one."""
-        return self.number is not None and run.attempt_number > self.number
-
 
 @dataclass(frozen=True)
 class OpenedRun:
@@ -70,8 +66,8 @@ class OpenedRun:
     ``inputs``: the committed run of each step that it reads, by the step's name.
     ``sources``: the committed run of each source of its batch that had emitted when it was opened.
     ``status``: the only status of its batch in which it may commit.
-    ``masks``: whether quotes in the reasons that it records are masked, as where the pipeline
-    redacts.
+    ``masks``: whether it masks quoted values in the reasons that it records, as in a pipeline with
+    ``redact``.
     """
 
     run_id: int
@@ -194,7 +190,7 @@ def own_run(connection: Connection, all_runs: list[Run], step: str, attempt: Att
     opened.
 
     Raises FencedError if it has ended, or if a newer attempt has done the step or is running it. A
-    newer attempt that failed, or whose driver is dead, keeps no driver out.
+    newer attempt that failed, or whose driver is dead, does not stop this one.
     """
     of_step = [run for run in all_runs if run.step == step]
     for run in of_step:
@@ -206,7 +202,8 @@ def own_run(connection: Connection, all_runs: list[Run], step: str, attempt: Att
             )
     now = batches.database_now(connection)
     for run in of_step:
-        if attempt.is_older_than(run) and run.holds_its_step(now):
+        is_newer = attempt.number is not None and run.attempt_number > attempt.number
+        if is_newer and run.holds_its_step(now):
             raise FencedError(
                 f"a newer attempt of {step} in batch {run.batch_id} has started "
                 f"(run {run.step_run_id}, {run.state}): this one stops"

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class StepResult:
     """Result of one step. ``record``, ``step_run_id``: None if it did not run, because it was
-    committed, or its batch settled, already.
+    already committed or its batch settled.
     """
 
     name: str
@@ -121,7 +121,10 @@ def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> It
         except BaseException as exc:
             failure = redacted(exc) if job.pipeline.redact and isinstance(exc, Exception) else exc
             if not isinstance(exc, FencedError):
-                failure.add_note(note_on(run))
+                settled = run.status is BatchStatus.SETTLED  # its caller has not named the step
+                what = f"That was step {run.step!r} of batch {run.batch.batch_id}. "
+                way = sentences(resume(run.batch, run.step))
+                failure.add_note(f"{what if settled else ''}{way}")
             for step_run in runs:
                 end(job, step_run, failure)
             if failure is exc:
@@ -142,15 +145,8 @@ def execute(job: "Job", run: OpenedRun, step: Step) -> Record:
 
 
 def keys_of(run: OpenedRun) -> dict[str, Any]:
-    """Return the keys of lines that are logged of a run: its batch, step and id."""
+    """Return the keys that log lines of a run have: its batch, step and id."""
     return {"batch_id": run.batch.batch_id, "step": run.step, "step_run_id": run.run_id}
-
-
-def note_on(run: OpenedRun) -> str:
-    """Return a note for a failed run: how to go on."""
-    settled = run.status is BatchStatus.SETTLED  # its caller has not named the step
-    what = f"That was step {run.step!r} of batch {run.batch.batch_id}. " if settled else ""
-    return what + sentences(resume(run.batch, run.step))
 
 
 def _cancel(job: "Job") -> None:

@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from ledger import FailedRecord, FileSource, Pipeline
-from ledger.batch.upkeep.checks import surroundings
+from ledger.batch.upkeep.checks import examine_environment
 from ledger.errors import DeclarationError
 from ledger.sinks import registry
 from tests.support.sqlite_sink import SqliteSink
@@ -64,14 +64,15 @@ def test_a_refused_row_fails_its_record(runner, numbers_read, tmp_path):
 def test_it_is_looked_at_before_a_batch_is_opened(settings, tmp_path):
     """What a run needs of the sink is among what is looked at."""
     findings = {
-        finding.subject: finding for finding in surroundings(settings, pipeline(), None, java=False)
+        finding.subject: finding
+        for finding in examine_environment(settings, pipeline(), None, java=False)
     }
     assert findings["sink kept"].message == "table 'kept' of 'shop.db' can be written to"
     assert not (tmp_path / "shop.db").exists()
     closed = settings.model_copy(update={"data": str(tmp_path / "missing")})
     findings = {
         surrounding.subject: surrounding
-        for surrounding in surroundings(closed, pipeline(), None, java=False)
+        for surrounding in examine_environment(closed, pipeline(), None, java=False)
     }
     assert "expected its folder, found none" in findings["sink kept"].message
 

@@ -17,8 +17,10 @@ _CASES = 3  # causes with their commands, at once
 
 
 class RecordState(StrEnum):
-    """State of records. ``WAITING``: for the time of their next replay. ``GIVEN_UP``: the next
-    replay of their whole batch leaves them out.
+    """State of records.
+
+    ``WAITING``: they wait for the time of their next replay.
+    ``GIVEN_UP``: the next replay of their whole batch leaves them out.
     """
 
     ACKED = "acked"

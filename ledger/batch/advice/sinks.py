@@ -12,9 +12,12 @@ from ledger.store.queries.sinks import SinkRows
 
 
 class SinkState(StrEnum):
-    """State of a sink's rows of a batch. ``PARTIAL``: the result of a partial combine, or records
-    are still failed, whose rows are withheld, or that are missing in others. ``DUE``: ``ackledger
-    publish`` goes on. ``WAITING``: for failed records. ``IN_ORDER``: for a state.
+    """State of a sink's rows of a batch.
+
+    ``PARTIAL``: published without rows of failed records, or as an early result of a combine.
+    ``DUE``: ``ackledger publish`` publishes them.
+    ``WAITING``: they wait for failed records.
+    ``IN_ORDER``: they wait for a state over batches.
     """
 
     PUBLISHED = "published"
@@ -28,7 +31,7 @@ class SinkState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more is to be published of the batch."""
+        """Whether no more rows of the batch are to be published."""
         return self in (SinkState.PUBLISHED, SinkState.REPLACED, SinkState.NOTHING)
 
 
@@ -68,7 +71,7 @@ def of_sink(row: SinkRows, target: str) -> Advice:
 
 def of_sinks(rows: Sequence[SinkRows]) -> Advice | None:
     """Return a sentence on the sinks that have not published all rows of a batch; None: all have.
-    Sinks of states have their own sentence.
+    Sinks of states are left out, because they have their own sentence.
     """
     states = {row.sink: state_of(row) for row in rows}
     names = [

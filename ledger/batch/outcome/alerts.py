@@ -60,7 +60,7 @@ def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | Non
     """Return the facts if more than a share of the interval's records are failed or quarantined, or
     if the batch is on hold, so that nothing is decided; otherwise None.
     """
-    batch, counts = _looked_at(database, batch_id)
+    batch, counts = _batch_and_counts(database, batch_id)
     if batch.status is BatchStatus.HELD:
         because = f"batch {batch_id} of {batch.pipeline} is on hold: {batch.held_reason}"
         lines = holds.lines(database.transact(lambda c: holds.failures_of(c, batch_id)))
@@ -80,11 +80,10 @@ def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | Non
 def quarantine_growth(
     database: Database, batch_id: int, by: int, within: timedelta
 ) -> Facts | None:
-    """Return the facts if this batch made the number of records that its pipeline's batches
-    quarantined in the time ``within`` exceed ``by``; otherwise None. Of several batches that exceed
-    it together, only the one that crossed the limit has facts.
+    """Return the facts if its pipeline's batches quarantined more than ``by`` records in the time
+    ``within``, and this batch is the one that crossed the limit; otherwise None.
     """
-    batch, counts = _looked_at(database, batch_id)
+    batch, counts = _batch_and_counts(database, batch_id)
     until = batch.settled_at
     if until is None:
         return None
@@ -105,7 +104,7 @@ def quarantine_growth(
 
 def still_open(database: Database, batch_id: int) -> Facts | None:
     """Return the facts if the batch is open; otherwise None. Called when its deadline is near."""
-    batch, counts = _looked_at(database, batch_id)
+    batch, counts = _batch_and_counts(database, batch_id)
     if batch.status is not BatchStatus.OPEN:
         return None
     stands = database.transact(lambda c: stands_at(c, batch))
@@ -117,7 +116,7 @@ def still_open(database: Database, batch_id: int) -> Facts | None:
     )
 
 
-def _looked_at(database: Database, batch_id: int) -> tuple[Batch, RootCounts]:
+def _batch_and_counts(database: Database, batch_id: int) -> tuple[Batch, RootCounts]:
     """Return the batch, and the records of its interval by state. The counts are those of the
     original, which include the results of its replays.
     """

@@ -65,8 +65,8 @@ def losses(database: Database, pipeline: str, interval: Interval) -> Losses:
 def waits_for(database: Database, pipeline: str, interval: Interval) -> str | None:
     """Return why an interval is not complete; None: it is complete.
 
-    One or several batches have to cover it. Each of them and their replays has to be complete, and
-    published: see ``Summary.outcome``.
+    One or several batches have to cover it, and all of them and their replays have to be complete
+    and published: see ``Summary.outcome``.
     """
     rows = _over(database, pipeline, interval)
     gap = _gap(rows, interval)

@@ -36,8 +36,8 @@ def recent_batches(database: Database, pipeline: str | None, limit: int) -> list
 
 
 def unpublished(database: Database, rows: Sequence[Counts]) -> list[str]:
-    """Return a sentence for each family among these batches of which a sink has not published all
-    rows, about the first such batch.
+    """Return a sentence for each family among these batches that has unpublished rows, about its
+    first such batch.
     """
 
     def look(connection: Connection) -> list[str]:

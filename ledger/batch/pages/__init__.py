@@ -1,1 +1,1 @@
-"""Readings of the ledger for the pages, by pipeline, by batch and by record."""
+"""Content of the pages: of a pipeline, of a batch and of its records."""

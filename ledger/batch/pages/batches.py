@@ -149,7 +149,7 @@ def batch(database: Database, number: int) -> BatchPage:
             groups=failures[0].groups if failures else 0,
             preview=list(summary.preview),
             publications=pages.published(connection, number),
-            can=_can(summary),
+            can=_possible_actions(summary),
             outcome=str(summary.outcome),
             because=advice.because if advice else None,
             commands=[[action.what, action.command] for action in advice.actions] if advice else [],
@@ -159,7 +159,7 @@ def batch(database: Database, number: int) -> BatchPage:
     return database.transact(work)
 
 
-def _can(summary: Summary) -> list[str]:
+def _possible_actions(summary: Summary) -> list[str]:
     """Return the actions that make sense for a batch: for a settled original replay, retry (of
     quarantined records) and accept; for a batch that too many failures put on hold, release. The
     records of a replay belong to its original.

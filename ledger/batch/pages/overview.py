@@ -96,7 +96,7 @@ def pipeline(database: Database, name: str) -> PipelinePage:
     def work(connection: Connection) -> PipelinePage:
         originals, recent = pages.originals(connection, name), pages.recent(connection, [name])
         batches = page_batches(connection, {*originals, *recent})
-        intervals = _that_count([batches[number] for number in originals])
+        intervals = _without_reread([batches[number] for number in originals])
         return PipelinePage(
             name,
             sorted(intervals, key=lambda batch: batch.interval_start),
@@ -106,7 +106,7 @@ def pipeline(database: Database, name: str) -> PipelinePage:
     return database.transact(work)
 
 
-def _that_count(originals: Sequence[PageBatch]) -> Iterator[PageBatch]:
+def _without_reread(originals: Sequence[PageBatch]) -> Iterator[PageBatch]:
     """Yield ``originals``, latest first, except abandoned ones whose interval a later one reads."""
     read = set()
     for batch in originals:

@@ -44,8 +44,8 @@ def rows_of(
     root: int,
     shows: Callable[[str], bool],
 ) -> Iterator[Row]:
-    """Yield the rows of a root in one file. Of a row group without a row of the root only the
-    ledger's columns are read.
+    """Yield the rows of a root in one file. A row group without one is read only in the ledger's
+    columns.
 
     ``shows``: returns whether the values of a column are shown without a mask.
     """

@@ -43,7 +43,7 @@ class Fate(StrEnum):
 class Branch:
     """A row of a step, or its fate if there is no row.
 
-    ``reason``: what is known beyond its fate.
+    ``reason``: details of its fate.
     ``content``: JSON of its fields, or raw text.
     ``repeated``: whether it came out of several rows; its branches are shown at the first of them.
     """
@@ -86,7 +86,7 @@ class Trace(TracedAttempt):
 def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
     """Return the rows of a record, which is identified by its number or by the root of an attempt.
 
-    ``attempt``: which of its decided attempts, from 1; None: the attempt of the root, or the last
+    ``attempt``: number of a decided attempt, from 1; None: the attempt of the root, or the last
     one.
 
     Raises InputError if there is no such record or attempt, or if retention has removed its files,

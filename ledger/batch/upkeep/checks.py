@@ -72,7 +72,7 @@ def examine(
     """
     return [
         finding("database", partial(at_revision, settings)),
-        *surroundings(settings, pipeline, interval, remote, java=java),
+        *examine_environment(settings, pipeline, interval, remote, java=java),
         *(
             finding(
                 f"source {step.name}",
@@ -83,7 +83,7 @@ def examine(
     ]
 
 
-def surroundings(
+def examine_environment(
     settings: Settings,
     pipeline: Pipeline,
     interval: Interval | None,
@@ -91,8 +91,8 @@ def surroundings(
     *,
     java: bool = True,
 ) -> list[Finding]:
-    """Check what runs and replays need beside the database, which is connected already: Java or a
-    server that has it, storage, references and sinks.
+    """Check what runs and replays need besides the database: Java, or a server that has it,
+    storage, references and sinks.
     """
     return [
         *spark(remote, java),
@@ -145,7 +145,7 @@ def before_replay(
     if all of them are already open or decided.
     """
     if not all(_is_open(_batch_of_run(database, pipeline, key)) for key in keys):
-        require(surroundings(settings, pipeline, None, remote, java=java))
+        require(examine_environment(settings, pipeline, None, remote, java=java))
 
 
 def _batch_of_run(database: Database, pipeline: Pipeline, key: RunKey) -> Batch | None:

@@ -113,7 +113,7 @@ def gc_once(
     rules = options or GcOptions()
     instant = now or database.transact(batches.database_now)
     report = on_progress or (lambda what, done, of: None)
-    free, needs = _looked_at(database, rules, instant, report)
+    free, needs = _find_free(database, rules, instant, report)
     work = _Removal(database, rules.dry_run)
     if rules.dry_run:
         of_free = database.transact(lambda c: retention.batches_of(c, free))
@@ -133,7 +133,7 @@ def gc_once(
     return Collected(rules.dry_run, tuple(free), work.removed, tuple(needs), work.errors)
 
 
-def _looked_at(
+def _find_free(
     database: Database,
     options: GcOptions,
     instant: datetime,
