@@ -1,6 +1,7 @@
 """Chromium, signed in to Airflow as a person signs in."""
 
 import base64
+import difflib
 import hashlib
 import os
 import re
@@ -169,14 +170,20 @@ def keep(page: Page, name: str, *parts: Sequence[Locator]) -> None:
     on the page when it was taken, without times and folders. Its first line is a checksum of the
     picture.
     """
+    expect(page.get_by_text("Loading")).to_have_count(0)
     shown = [part for parts_ in parts for part in parts_] or [page.locator("[data-ledger]")]
-    words = "\n".join(_words(part) for part in shown)
     path, noted = picture(name)
     if "IMAGES" in os.environ:
         path.write_bytes(_stacked(page, parts) if parts else page.screenshot(animations="disabled"))
-        noted.write_text(f"{checksum(path)}\n{words}\n")
-    lines = noted.read_text().splitlines()[1:]
-    assert lines == words.splitlines(), f"{path} is old: set IMAGES=1"
+        noted.write_text("\n".join([checksum(path), *_words(shown)]) + "\n")
+    expected = noted.read_text().splitlines()[1:]
+    waited = 0
+    while (words := _words(shown)) != expected and waited < 10 * SECONDS:
+        page.wait_for_timeout(500)
+        waited += 500
+    if words != expected:
+        changed = "\n".join(difflib.unified_diff(expected, words, noted.name, "the page"))
+        pytest.fail(f"{path} is old: set IMAGES=1\n{changed}")
 
 
 def picture(name: str) -> tuple[Path, Path]:
@@ -206,8 +213,9 @@ _TIMES = re.compile(
 )
 
 
-def _words(part: Locator) -> str:
-    return "\n".join(_TIMES.sub("...", text) for text in part.evaluate(_TEXTS))
+def _words(parts: Sequence[Locator]) -> list[str]:
+    lines = [text for part in parts for text in part.evaluate(_TEXTS)]
+    return "\n".join(_TIMES.sub("...", text) for text in lines).splitlines()
 
 
 def _stacked(page: Page, parts: Sequence[Sequence[Locator]]) -> bytes:
