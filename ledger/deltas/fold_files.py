@@ -1,14 +1,14 @@
 """Files that a fold leaves for its run.
 
 Executors have no connection to the ledger: their tasks write files that the driver then posts, and
-report which files count. Where deltas are posted by span, each fold also writes them by root.
+report which files count. Tasks in the driver keep in memory what is to be posted. Where deltas are
+posted by span, each fold also writes them by root.
 """
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from uuid import uuid4
 
@@ -110,92 +110,69 @@ class FoldSums:
 
 @dataclass(frozen=True)
 class TaskReport(FoldSums):
-    """Report of a task: the sums of what it folded, and the files that it wrote."""
+    """Report of a task: the sums of what it folded, and where the deltas to post are. ``deltas``:
+    those that are in memory, with their fails and messages.
+    """
 
-    files: FoldFiles
-
-    def as_text(self) -> str:
-        """Return the report as JSON, for the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_text(cls, text: str) -> "TaskReport":
-        """Return the report that ``as_text`` wrote."""
-        values = json.loads(text)
-        files = values.pop("files")
-        for name in ("rows", "roots"):
-            files[name] = files[name] and RootFile(**files[name])
-        posted, wrote = Posted(**values.pop("posted")), Seen(**values.pop("wrote"))
-        return cls(FoldFiles(**files), posted=posted, wrote=wrote, **values)
+    files: FoldFiles = field(default_factory=FoldFiles)
+    deltas: Sequence[Deltas] = ()
 
 
 @dataclass(frozen=True)
 class FoldWriter:
     """Writes what tasks fold to files below ``folder``, each of a name that no other try of the
-    task has. ``most``: as many deltas a task has in its memory.
+    task has. ``most``: about how many deltas a task unites by root. ``in_memory``: whether what is
+    to be posted stays there, and only what is added to each root is written.
     """
 
     folder: str
     spans: Spans
     most: int
+    in_memory: bool = False
 
     def write(self, parts: Iterable[Folded]) -> TaskReport:
         """Write the parts that a task folds, and report them. If that raises, no file is left."""
-        report = TaskReport(FoldFiles())
+        report = TaskReport()
         with ExitStack() as stack:
-            rows = stack.enter_context(RootWriter(new_path(self.folder, "rows")))
             roots = None
             if not self.spans.by_root:
                 roots = stack.enter_context(RootWriter(new_path(self.folder, "roots")))
-            fails = stack.enter_context(TableWriter(new_path(self.folder, "fails"), _FAILS))
-            messages = stack.enter_context(
-                TableWriter(new_path(self.folder, "messages"), _MESSAGES)
-            )
 
             def spanned() -> Iterator[Deltas]:
                 nonlocal report
                 for part in parts:
                     report = report.plus(FoldSums.of_part(part))
-                    for some in part.deltas.fails:
-                        fails.write(_fail_columns(some))
-                    for pairs in part.deltas.messages:
-                        messages.write([pairs.root, pairs.message])
-                    deltas = replace(part.deltas, fails=(), messages=(), drops={})
                     if roots is not None:
-                        roots.add(deltas)
-                        deltas = self.spans.united(deltas)
-                    yield deltas
+                        roots.add(part.deltas)
+                    yield self.spans.united(part.deltas) if roots is not None else part.deltas
 
-            for deltas in compacted(spanned(), self.most):
-                rows.add(deltas)
+            files, deltas = FoldFiles(), list[Deltas]()
+            if self.in_memory:
+                deltas = list(compacted(spanned(), self.most))
+            else:
+                files = self._written(spanned(), stack)
             of_roots = None if roots is None else roots.close()
-            files = FoldFiles(rows.close(), of_roots, fails.finish(), messages.finish())
-        return replace(report, files=files)
+        return replace(report, files=replace(files, roots=of_roots), deltas=deltas)
 
-
-class DriverFiles:
-    """Folds by span in the driver: what is added to each root goes to files below ``folder``.
-    ``files``: those written as a whole.
-    """
-
-    def __init__(self, folder: str, spans: Spans):
-        self.files: list[RootFile] = []
-        self._folder = folder
-        self._spans = spans
-
-    def spanned(self, parts: Iterable[Folded]) -> list[Folded]:
-        """Write the parts to one file by root, and return them by span. If the fold raises, no file
-        is left.
+    def _written(self, deltas: Iterable[Deltas], stack: ExitStack) -> FoldFiles:
+        """Write deltas, fails and messages to files, which are removed if ``stack`` is left by an
+        error.
         """
-        folded = []
-        with RootWriter(new_path(self._folder, "roots")) as writer:
-            for part in parts:
-                writer.add(part.deltas)
-                folded.append(replace(part, deltas=self._spans.united(part.deltas)))
-            file = writer.close()
-        if file is not None:
-            self.files.append(file)
-        return folded
+        rows = stack.enter_context(RootWriter(new_path(self.folder, "rows")))
+        fails = stack.enter_context(TableWriter(new_path(self.folder, "fails"), _FAILS))
+        messages = stack.enter_context(TableWriter(new_path(self.folder, "messages"), _MESSAGES))
+
+        def alone() -> Iterator[Deltas]:
+            for part in deltas:
+                for some in part.fails:
+                    fails.write(_fail_columns(some))
+                for pairs in part.messages:
+                    messages.write([pairs.root, pairs.message])
+                yield replace(part, fails=(), messages=(), drops={})
+
+        for part in compacted(alone(), self.most):
+            rows.add(part)
+        return FoldFiles(rows.close(), None, fails.finish(), messages.finish())
 
 
 def new_path(folder: str, kind: str) -> str:

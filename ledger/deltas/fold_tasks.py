@@ -1,62 +1,58 @@
-"""Tasks of the executors: they fold files, or rows on their way from files, and write what there is
-to post to files. Nothing here needs Spark, or the ledger's database.
+"""Tasks of a fold: each folds a file, or rows on their way from files, and reports what there is to
+post. The driver runs them in threads, Spark in executors. Nothing here needs Spark, or the ledger's
+database.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from ledger.deltas.fold_files import FoldWriter
+from ledger.deltas.fold_files import FoldWriter, TaskReport
 from ledger.deltas.portions import Folded, Portion
+from ledger.deltas.stored import root_windows
+from ledger.deltas.stretches import Stretches
 from ledger.storage.manifest import DataFile
 
-REPORT = "report string"  # the schema of what tasks return
+REPORT = "report binary"  # the schema of what a task of Spark returns: pickled
 
 Fold = Callable[[pa.Table], Folded]
 
 
-def fold_files(
-    portion: Portion,
-    files: Sequence[DataFile],
-    ordered: int,
-    tasks: Sequence[Sequence[int]],
-    writer: FoldWriter,
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Fold the files, by number, of each task that is named by its own. ``ordered``: how many can
-    be folded by window, the first ones.
-    """
-    for batch in batches:
-        for task in batch.column(0).to_pylist():
-            for number in tasks[task]:
-                file = files[number]
-                by_window = number < ordered
-                parts = portion.by_window(file) if by_window else portion.gathered([file])
-                yield _row(writer.write(parts).as_text())
+def find_stretches(file: DataFile) -> Stretches:
+    """Return the stretches of a file in which its rows are in the order of their roots."""
+    return Stretches.of(root_windows(file))
 
 
-def find_stretches(
-    portion: Portion,
+def fold_file(
+    portion: Portion, unordered: Collection[str], writer: FoldWriter, file: DataFile
+) -> TaskReport:
+    """Fold a file by itself: window by window unless its path is one of ``unordered``."""
+    by_window = file.path not in unordered
+    return writer.write(portion.by_window(file) if by_window else portion.gathered([file]))
+
+
+def run_tasks(
+    work: Callable[[DataFile], object],
     files: Sequence[DataFile],
     tasks: Sequence[Sequence[int]],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a row of JSON for each file of each task: the file's number, and ``ranges`` and
-    ``in_order`` of its stretches.
+    """Run the tasks whose numbers are in ``batches``: each does the ``work`` on some of the files.
+    Yields a row for each file, with the file's number and what was returned of it.
     """
     for batch in batches:
         for task in batch.column(0).to_pylist():
             for number in tasks[task]:
-                some = portion.stretches(files[number])
-                yield _row(json.dumps([number, some.ranges, some.in_order]))
+                yield _row((number, work(files[number])))
 
 
 def fold_rows(
     fold: Fold, most: int | None, writer: FoldWriter, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Fold the rows of a task, at ``most`` so many at a time; None: all at once."""
-    yield _row(writer.write(map(fold, _tables(batches, most))).as_text())
+    yield _row(writer.write(map(fold, _tables(batches, most))))
 
 
 def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.Table]:
@@ -71,5 +67,5 @@ def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.
         yield pa.Table.from_batches(waiting)
 
 
-def _row(report: str) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"report": report}])
+def _row(report: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"report": pickle.dumps(report)}])

@@ -38,12 +38,8 @@ def read_footers(files: Sequence[DataFile]) -> list[Footer]:
         return list(pool.map(_read, files))
 
 
-def related(footers: Sequence[Footer], *, by_input: bool) -> list[list[int]]:
-    """The files, by number, in groups that share no input, if rows are folded ``by_input``; else
-    each by itself.
-    """
-    if not by_input:
-        return [[number] for number in range(len(footers))]
+def related(footers: Sequence[Footer]) -> list[list[int]]:
+    """The files, by number, in groups that share no input."""
     anything = [(("", -(1 << 63)), (chr(sys.maxunicode), (1 << 63) - 1))]
     return meeting([anything if some.inputs is None else some.inputs for some in footers])
 
@@ -53,7 +49,7 @@ def memory_of(footers: Sequence[Footer], *, by_input: bool) -> int:
     each root of files that may share inputs, if their rows are folded ``by_input``; else for each
     root of each file.
     """
-    groups = related(footers, by_input=by_input)
+    groups = related(footers) if by_input else [[number] for number in range(len(footers))]
     deltas = sum(_most_deltas([footers[number] for number in group]) for group in groups)
     return sum(footer.bytes for footer in footers) + deltas * DELTA_BYTES
 

@@ -41,7 +41,6 @@ from ledger.deltas.stored import (
     read_windows,
     texts_of,
 )
-from ledger.deltas.stretches import Stretches
 from ledger.deltas.windows import Apply, Windowed
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group, stored_file
@@ -74,9 +73,6 @@ class Portion(Protocol):
     @property
     def by_input(self) -> bool:
         """Whether rows of one input have to be folded together, in whatever file they lie."""
-
-    def stretches(self, file: DataFile) -> Stretches:
-        """Return the stretches of a file in which its rows are in the order of their roots."""
 
     def by_window(self, file: DataFile) -> Iterator[Folded]:
         """Fold a file by itself, window by window. If ``by_input``, its stretches are ``in_order``,
@@ -132,12 +128,6 @@ class Reading(Windowed):
         for table, position in read_windows(file, names):
             yield self._part(table, position)
 
-    def stretches(self, file: DataFile) -> Stretches:
-        """Return the stretches as ``Windowed`` does; none of a snapshot, whose records have their
-        roots by their places.
-        """
-        return super().stretches(file) if self.roots is None else Stretches()
-
     def fold(self, part: Part) -> Folded:
         """Each row is acked."""
         return Folded(fold_read(part.rows, self.edges))
@@ -189,10 +179,6 @@ class Records:
     def size(self) -> int:
         """Records."""
         return self.roots
-
-    def stretches(self, file: DataFile) -> Stretches:
-        """None: no two records have a root in common."""
-        return Stretches()
 
     def by_window(self, file: DataFile) -> Iterator[Folded]:
         """One delta a record; one that did not parse fails, with its raw text. A window of the

@@ -14,8 +14,8 @@ import numpy as np
 
 from ledger.deltas import stored, stretches
 from ledger.deltas.rows import Longs
-from ledger.deltas.stored import Part, joined, root_windows
-from ledger.deltas.stretches import Stretches, descents
+from ledger.deltas.stored import Part, joined
+from ledger.deltas.stretches import descents
 from ledger.errors import IntegrityError
 from ledger.storage.folders import RUN_AGAIN
 from ledger.storage.manifest import DataFile
@@ -39,10 +39,6 @@ class Windowed(ABC):
     @abstractmethod
     def fold(self, part: Part) -> Any:
         """Fold the rows of ``part``, which has all rows of each of their inputs."""
-
-    def stretches(self, file: DataFile) -> Stretches:
-        """Return the stretches of a file in which its rows are in the order of their roots."""
-        return Stretches.of(root_windows(file))
 
     def by_window(self, file: DataFile) -> Iterator[Any]:
         """Fold a file window by window; the rows of the last root of a window wait for the next. A

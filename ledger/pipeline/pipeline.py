@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ledger.core.declarations import keep_seconds, seconds
 from ledger.core.declared_steps import DeclaredStep
 from ledger.core.stateful import StatefulStage
-from ledger.core.states import Guarantee, SettlePolicy
+from ledger.core.states import Guarantee, PublishPolicy
 from ledger.errors import DeclarationError
 from ledger.pipeline.contradictions import OF_STEP, check
 from ledger.pipeline.graph import Graph
@@ -21,7 +21,6 @@ from ledger.pipeline.steps import (
     Notice,
     SinkStep,
     SourceStep,
-    Span,
     StageStep,
     StateStep,
     Step,
@@ -47,7 +46,8 @@ class Pipeline:
     """Sources, stages and sinks over which every record is tracked; docs/pipelines.md has a table.
 
     - ``guarantee``: ``exactly_once`` or ``at_least_once``; None: as ``ACKLEDGER_GUARANTEE`` sets.
-    - ``settle``: ``publish_acked``, or ``hold`` until no record, replays included, is failed.
+    - ``publish``: once the batch is ``settled``, or ``complete``: no record, replays included, is
+      failed.
     - ``message_timeout``: seconds, a timedelta or text such as ``"90m"``; a batch expires this long
       after a step failed or its driver died. ``max_batch_age``: at most, whatever still runs.
     - ``max_replays``: a record is quarantined after so many failed replays.
@@ -73,7 +73,7 @@ class Pipeline:
         name: str,
         *,
         guarantee: str | None = None,
-        settle: str = "publish_acked",
+        publish: str = "settled",
         message_timeout: str | float | timedelta = "1h",
         max_batch_age: str | float | timedelta = "7d",
         max_replays: int = 3,
@@ -93,7 +93,7 @@ class Pipeline:
         self.guarantee = (
             None if guarantee is None else option(name, "guarantee", Guarantee, guarantee)
         )
-        self.settle = option(name, "settle", SettlePolicy, settle)
+        self.publish = option(name, "publish", PublishPolicy, publish)
         self._check_hold(self.guarantee)
         self.message_timeout_seconds = seconds(message_timeout)
         self.max_batch_age_seconds = seconds(max_batch_age)
@@ -124,7 +124,6 @@ class Pipeline:
         on_fail: Notice | None = None,
         track: str | None = None,
         key: str | Sequence[str] = (),
-        span: Span = "auto",
     ) -> None:
         """Declare a tracked source: files, a table, an OffsetSource, or an object of a registered
         class of your own.
@@ -135,15 +134,12 @@ class Pipeline:
         ``track``: a SQL predicate over its columns, for example ``"cents > 0"``. Records for
         which it is false are not tracked: no check notices if they are lost. Null counts as true.
 
-        ``span``: how many records share a row of the ledger a step: 1, or another power of two;
-        ``auto``: 1 up to 65,536 records, above that as many as leave no more rows than that.
-
         ``on_ack``, ``on_fail``: called once the batch is settled, with its number and a frame of
         the records that were acked, or failed: ``message_id`` and ``record``, a struct of the
         source's columns, for failed ones also ``step``, ``reason`` and ``raw``. Each is called at
         least once for a batch, and again if it raises, so make it idempotent on the batch's number.
         """
-        self._add(source_step(name, source, on_ack, on_fail, track, key, span))
+        self._add(source_step(name, source, on_ack, on_fail, track, key))
 
     def reference(self, name: str, source: AnySource, *, allow_empty: bool = False) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword.
@@ -232,7 +228,7 @@ class Pipeline:
         the result whole. It runs again after a later replay of the batch, and the new result
         replaces the old one. ``partial=True``: it also runs after each settlement over the rows
         that are acked by then, and the complete result replaces the early one; not with
-        ``settle="hold"``, which publishes nothing early.
+        ``publish="complete"``, which publishes nothing early.
         """
 
         def declare(function: Function) -> Function:
@@ -322,12 +318,12 @@ class Pipeline:
             self.check_guarantee(self.guarantee)
         check_redacted(self.name, self.redact, self.sources())
         for step in self.states():
-            if self.graph.is_whole and self.settle is not SettlePolicy.HOLD:
+            if self.graph.is_whole and self.publish is not PublishPolicy.COMPLETE:
                 raise DeclarationError(
                     f"state {step.name!r} of pipeline {self.name!r} would include records again"
                     " with each replay, which takes the whole batch because of a whole stage:"
-                    " declare the pipeline with settle='hold', by which a state includes a batch"
-                    " once, when none of its records is failed"
+                    " declare the pipeline with publish='complete', by which a state includes a"
+                    " batch once, when none of its records is failed"
                 )
         return self.graph.checked
 
@@ -337,10 +333,10 @@ class Pipeline:
         self.graph.check_guarantee(guarantee)
 
     def _check_hold(self, guarantee: Guarantee | None) -> None:
-        if self.settle is SettlePolicy.HOLD and guarantee is Guarantee.AT_LEAST_ONCE:
+        if self.publish is PublishPolicy.COMPLETE and guarantee is Guarantee.AT_LEAST_ONCE:
             raise DeclarationError(
-                f"pipeline {self.name!r}: settle='hold' holds back what sinks publish, and at least"
-                " once they publish it at once: leave out settle, or run it exactly once"
+                f"pipeline {self.name!r}: publish='complete' holds back what sinks publish, and at"
+                " least once they publish it at once: leave out publish, or run it exactly once"
             )
 
     def step(self, name: str) -> Step:

@@ -4,7 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from ledger.deltas import spans
+from tests.support import orders
 from tests.support.children import Children
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_spans() -> Iterator[None]:
+    """Records of the orders share rows, also where no other process drives."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans, "MOST_SPANS", orders.MOST_SPANS)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from ledger.deltas import stored
 from ledger.settings import Settings
-from ledger.spark.folding import executors
+from ledger.spark.folding import runners
 from ledger.spark.job import Job
 from ledger.store import embedded
 from ledger.store.connection import Database
@@ -40,9 +40,9 @@ def folded_by(
     rows = _FEW.get(request.param)
     if rows is not None:
         monkeypatch.setattr(stored, "WINDOW_ROWS", rows)
-        monkeypatch.setattr(executors, "READ_ROWS", rows)
+        monkeypatch.setattr(runners, "READ_ROWS", rows)
     if request.param == "exchange":
-        monkeypatch.setattr(executors, "MOST_ROWS", rows)
+        monkeypatch.setattr(runners, "MOST_ROWS", rows)
     before = spark.conf.get(_ARROW_ROWS)
     if request.param in ("executors", "exchange"):
         spark.conf.set(_ARROW_ROWS, "2")

@@ -19,10 +19,10 @@ from tests.support import cores
 from tests.support.places import ROOT
 from tests.support.wheels import executor_environment
 
-# And the span of the batch's roots there.
+# And the most spans of a source there: each record has one, or four share one.
 MASTERS = (
-    ("local[1]", 1),
-    ("local-cluster[2,1,1024]", 4),
+    ("local[1]", 1 << 16),
+    ("local-cluster[2,1,1024]", cores.FILES * cores.RECORDS // 4),
 )
 
 

@@ -8,12 +8,13 @@ import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.probes import listening
+from ledger.deltas import spans
 from ledger.deltas.kernel import Deltas, united
 from ledger.deltas.root_files import LISTING, read_listing, read_roots
 from ledger.deltas.spans import Spans
 from ledger.errors import IntegrityError
 from ledger.sources.files import text
-from ledger.spark.folding import ahead, executors
+from ledger.spark.folding import ahead, runners
 from ledger.store.queries import runs
 from tests.support import folds
 from tests.support.folds import COUNT, pairs, scattered, thrice, turned, unordered, write_numbers
@@ -23,11 +24,11 @@ by_each_way = pytest.mark.parametrize("folded_by", WAYS, indirect=True)
 chain = partial(folds.chain, guarantee="at_least_once")
 
 
-def two(tmp_path, span="auto"):
-    """Two sources, the first with such a span, -> stage -> sink."""
-    write_numbers(tmp_path, name="more.csv")
+def two(tmp_path, more=COUNT):
+    """Two sources, the second of so many records, -> stage -> sink."""
+    write_numbers(tmp_path, more, name="more.csv")
     pipeline = Pipeline("two", guarantee="at_least_once")
-    pipeline.source("numbers", FileSource("in*.csv", schema="n INT"), span=span)
+    pipeline.source("numbers", FileSource("in*.csv", schema="n INT"))
     pipeline.source("more", FileSource("more.csv", schema="n INT"))
 
     @pipeline.stage(reads=["numbers", "more"])
@@ -79,7 +80,7 @@ def same(some, other):
 
 
 @by_each_way
-@pytest.mark.parametrize("span", [4, 4096])
+@pytest.mark.parametrize("span", [4, 32])
 @pytest.mark.parametrize(
     ("stage", "options"),
     [(thrice, {}), (turned, {}), (unordered, {}), (scattered, {}), (pairs, {"whole": True})],
@@ -89,8 +90,9 @@ def test_the_ledger_has_by_span_what_files_have_by_root(
     runner, folded_by, stage, options, span, monkeypatch
 ):
     """XOR and sums, whichever way a fold takes; over all runs each root is 0."""
-    monkeypatch.setattr(executors, "PART_ROWS", COUNT // 2)  # exchanged into more parts than files
-    run = runner(chain(stage, span, **options))
+    monkeypatch.setattr(runners, "PART_ROWS", COUNT // 2)  # exchanged into more parts than files
+    monkeypatch.setattr(spans, "MOST_SPANS", -(-COUNT // span))
+    run = runner(chain(stage, **options))
     batch = run.open()
     run.steps(batch)
     ranges = run.ledger.transact(runs.emits, batch.batch_id)
@@ -112,7 +114,8 @@ def test_the_ledger_has_by_span_what_files_have_by_root(
 @by_each_way
 def test_a_fold_that_is_not_proved_leaves_nothing_that_counts(runner, folded_by, monkeypatch):
     """The files of what the sink has read once more are those of its run."""
-    run = runner(chain(thrice, 4))
+    monkeypatch.setattr(spans, "MOST_SPANS", 5)
+    run = runner(chain(thrice))
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "thrice")
@@ -127,9 +130,10 @@ def test_a_fold_that_is_not_proved_leaves_nothing_that_counts(runner, folded_by,
 
 
 @by_each_way
-def test_a_run_that_is_refused_has_no_files_that_count(runner, folded_by):
+def test_a_run_that_is_refused_has_no_files_that_count(runner, folded_by, monkeypatch):
     """They are listed once all else of the fold is done; the folder is noted before."""
-    run = runner(chain(thrice, 4, acks="on_read"))
+    monkeypatch.setattr(spans, "MOST_SPANS", 5)
+    run = runner(chain(thrice, acks="on_read"))
     batch = run.open()
     run.step(batch, "numbers")
     with run.job.database.owner.begin() as connection:
@@ -141,13 +145,14 @@ def test_a_run_that_is_refused_has_no_files_that_count(runner, folded_by):
 
 
 @by_each_way
-def test_a_replay_has_its_messages_by_root(runner, folded_by, tmp_path):
+def test_a_replay_has_its_messages_by_root(runner, folded_by, tmp_path, monkeypatch):
     """And what fails: neither is by span."""
     (tmp_path / "in.csv").write_text("n\n" + "x\n" * 6 + "1\n")
     run = runner(chain(thrice))
     settlement = run.settled(run.open())
     assert settlement.failed == 6
-    replaying = runner(chain(thrice, 4))
+    monkeypatch.setattr(spans, "MOST_SPANS", 2)
+    replaying = runner(chain(thrice))
     replay = replaying.open_replay(settlement.batch_id)
     replaying.step(replay, "numbers")
     first = replaying.ledger.transact(runs.emits, replay.batch_id)[0].first_root
@@ -167,7 +172,8 @@ def test_a_span_that_is_posted_in_parts_settles(runner, folded_by, tmp_path, mon
     half = "".join(f"{n}\n" for n in range(COUNT // 2))
     for name in ("in.csv", "in2.csv"):
         (tmp_path / name).write_text(f"n\n{half}")
-    run = runner(chain(thrice, 4))
+    monkeypatch.setattr(spans, "MOST_SPANS", 5)
+    run = runner(chain(thrice))
     batch = run.open()
     run.steps(batch)
     rows = run.ledger.row("SELECT delta_rows FROM step_run WHERE step = 'numbers'").delta_rows
@@ -205,16 +211,17 @@ def test_many_records_share_rows(runner, numbers):
     assert same(posted(run, "out"), Spans([some]).united(by_root(run, "out")))
 
 
-def test_sources_have_spans_of_their_own(runner, tmp_path):
+def test_sources_have_spans_of_their_own(runner, tmp_path, monkeypatch):
     """The rows of one are by root, those of the other by span, of whichever run."""
-    run = runner(two(tmp_path, 8))
+    monkeypatch.setattr(spans, "MOST_SPANS", 3)
+    run = runner(two(tmp_path, 2))
     batch = run.open()
     run.steps(batch)
     rows = {step: len(posted(run, step).root) for step in ("numbers", "more", "both", "out")}
-    assert rows == {"numbers": 3, "more": COUNT, "both": 3 + COUNT, "out": 3 + COUNT}
+    assert rows == {"numbers": 3, "more": 2, "both": 5, "out": 5}
     ranges = run.ledger.transact(runs.emits, batch.batch_id)
     assert same(posted(run, "both"), Spans(ranges).united(by_root(run, "both")))
-    assert len(by_root(run, "both").root) == 2 * COUNT
+    assert len(by_root(run, "both").root) == COUNT + 2
 
 
 @pytest.mark.parametrize(("few", "ahead"), [(COUNT, False), (COUNT - 1, True)])
@@ -228,9 +235,10 @@ def test_the_commit_takes_some_rows_for_each_source(runner, tmp_path, few, ahead
     assert of_steps == ({"numbers", "more", "both", "out"} if ahead else set())
 
 
-def test_what_is_not_tracked_has_no_spans(runner):
+def test_what_is_not_tracked_has_no_spans(runner, monkeypatch):
     """No row of the ledger is shared where there is none."""
-    pipeline = chain(thrice, 4)
+    monkeypatch.setattr(spans, "MOST_SPANS", 5)
+    pipeline = chain(thrice)
     pipeline.tracking = False
     run = runner(pipeline)
     batch = run.open()

@@ -62,25 +62,16 @@ def ways(caplog):
 @pytest.mark.parametrize(
     ("stage", "fields", "way"),
     [
-        (thrice, DRIVER, "1 file in order, in the driver"),
-        (turned, DRIVER, "1 file in order, in the driver"),
-        (unordered, DRIVER, "1 file gathered, out of order, in the driver"),
-        (scattered, DRIVER, "3 files gathered, they may share records, in the driver"),
-        (thrice, EXECUTORS, "1 file each by itself, by executors"),
-        (turned, EXECUTORS, "1 file each by itself, by executors"),
-        (unordered, EXECUTORS, "1 file each by itself, by executors"),
-        (
-            mixed,
-            DRIVER,
-            "1 file in order; 2 files gathered, they may share records; 1 file gathered, out of"
-            " order, in the driver",
-        ),
-        (
-            mixed,
-            EXECUTORS,
-            "2 files each by itself; 2 files exchanged, they may share records, by executors",
-        ),
-        (scattered, EXECUTORS, "3 files exchanged, they may share records, by executors"),
+        (thrice, DRIVER, "1 file by window, in the driver"),
+        (turned, DRIVER, "1 file by window, in the driver"),
+        (unordered, DRIVER, "1 file together, in the driver"),
+        (scattered, DRIVER, "3 files together, in the driver"),
+        (mixed, DRIVER, "1 file by window; 3 files together, in the driver"),
+        (thrice, EXECUTORS, "1 file by window, by executors"),
+        (turned, EXECUTORS, "1 file by window, by executors"),
+        (unordered, EXECUTORS, "1 file gathered, by executors"),
+        (scattered, EXECUTORS, "3 files together, by executors"),
+        (mixed, EXECUTORS, "1 file by window; 1 file gathered; 2 files together, by executors"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -126,7 +117,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     assert from_files == acked_by(run, batch, "out")
     here, by_file, not_proved, as_read = ways("out")
     assert here.endswith("in the driver")
-    assert by_file.endswith("each by itself, by executors")
+    assert by_file.endswith("by window, by executors")
     assert not_proved == by_file
     assert as_read == "a frame by executors"
     assert run.ledger.settle(batch.batch_id).failed == 0

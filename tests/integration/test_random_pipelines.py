@@ -23,7 +23,7 @@ from tests.support.random_folds import folds_compared
 from tests.support.random_oracle import NEITHER, OWN, SHARED, Oracle, outcomes
 from tests.support.random_pipelines import features, plan_of
 from tests.support.random_stages import CONSTRAINT, World
-from tests.support.spanning import AUTO, SPANS
+from tests.support.spanning import MOST_SPANS
 
 FOLDS = ("driver", "threads", "executors", "exchange")
 # Plans that together have everything that one of twelve thousand has, in few steps. And how many
@@ -35,9 +35,9 @@ EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
 
 
 def cases(numbers):
-    """Ways to fold and spans take turns, so that all of their pairs are met."""
+    """Ways to fold and numbers of spans take turns, so that all of their pairs are met."""
     return [
-        (fold, SPANS[(place + place // len(FOLDS)) % len(SPANS)], number)
+        (fold, MOST_SPANS[(place + place // len(FOLDS)) % len(MOST_SPANS)], number)
         for place, (fold, number) in enumerate(zip(cycle(FOLDS), numbers, strict=False))
     ]
 
@@ -72,11 +72,11 @@ def drops(run, batch):
     return Counter({(row.step, row.reason): row.records for row in records})
 
 
-def death_of(plan, folded_by, span):
+def death_of(plan, folded_by, most):
     """The death that is planned. A driver that posts deltas with the commit dies in the commit, and
     one that refines in the settlement's transaction dies before that."""
     instead = {} if folded_by else {"deltas posted": "committing run"}
-    if span == 1:
+    if most == max(MOST_SPANS):  # each root has a row
         instead["refined"] = "before settlement"
     death = plan.death
     return death and replace(death, place=instead.get(death.place, death.place))
@@ -113,21 +113,21 @@ def test_the_plans_have_everything():
 
 def test_a_driver_dies_once_it_has_refined():
     """In one of the plans that always run, whose roots share spans."""
-    deaths = [death_of(plan_of(number), fold, span) for fold, span, number in cases(NUMBERS)]
+    deaths = [death_of(plan_of(number), fold, most) for fold, most, number in cases(NUMBERS)]
     assert "refined" in {death.place for death in deaths if death}
 
 
-@pytest.mark.parametrize(("folded_by", "span", "number"), CASES, indirect=["folded_by"])
+@pytest.mark.parametrize(("folded_by", "most", "number"), CASES, indirect=["folded_by"])
 def test_a_random_pipeline_agrees_with_its_oracle(
-    runner, tmp_path, warehouse, monkeypatch, folded_by, span, number
+    runner, tmp_path, warehouse, monkeypatch, folded_by, most, number
 ):
     """Just the records that the oracle names fail, where and for the reason that it says, and the
     sinks show its rows, after the batch and after each replay; in the end nothing is failed. A
     replay of a whole batch leaves what a run without its quarantined records would. So it is
     whether a root has rows of its own or shares them."""
-    monkeypatch.setattr(spans, "MOST_SPANS", 4)  # what span="auto" goes by
+    monkeypatch.setattr(spans, "MOST_SPANS", most)
     plan = plan_of(number)
-    world = World(plan, tmp_path, warehouse, span)
+    world = World(plan, tmp_path, warehouse)
     order = [step.name for step in world.pipeline(0).steps()]
     assert sorted(order) == sorted(plan.reads)
     oracle, original = Oracle(plan, order), None
@@ -138,7 +138,7 @@ def test_a_random_pipeline_agrees_with_its_oracle(
         batch = run.open() if original is None else run.open_replay(original, f"r{round_}")
         first = original is None
         original = original or batch.batch_id
-        death, again = (death_of(plan, folded_by, span), plan.again) if first else (None, None)
+        death, again = (death_of(plan, folded_by, most), plan.again) if first else (None, None)
         with folds_compared():
             driven(run, batch, death, again)
         verdict = oracle.batch()
@@ -161,7 +161,7 @@ def test_a_random_pipeline_agrees_with_its_oracle(
         if row.status == "quarantined"
     }
     for row in run.ledger.rows("SELECT roots, span FROM batch_source WHERE roots > 0"):
-        assert row.span == (span_of(row.roots) if span == AUTO else span)
+        assert row.span == span_of(row.roots)
     # A driver that died may still write: its files are gc's.
     ended = "root_files IS NOT NULL AND state IN ('committed', 'superseded')"
     assert not run.ledger.rows(f"SELECT FROM step_run WHERE {ended}")

@@ -14,6 +14,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from ledger.batch.step_runs import Attempt
 from ledger.batch.upkeep.retention import GcOptions, gc_once
+from ledger.deltas import spans
 from ledger.errors import ConfigurationError, UnavailableError
 from ledger.execution import run_step, settle_and_follow
 from ledger.settings import Settings
@@ -45,6 +46,12 @@ def store(tmp_path, spark, monkeypatch):
     root.mkdir()
     with serving(Store(root, movable=("sinks",))) as store, session_conf(spark, RETRIES):
         yield store
+
+
+@pytest.fixture(autouse=True)
+def few_spans(monkeypatch):
+    """Records of the orders share rows."""
+    monkeypatch.setattr(spans, "MOST_SPANS", orders.MOST_SPANS)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from ledger.deltas.portions import Records
 from ledger.deltas.posted import Posted
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
 from ledger.spark import tracking
-from ledger.spark.folding import executors
+from ledger.spark.folding import runners
 from ledger.spark.folding.ahead import posted
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.origins import snapshot
@@ -700,13 +700,13 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
 def test_executors_get_no_address_of_the_ledger(runner, tmp_path, monkeypatch):
     """Nothing of it is in what a task is made of."""
     numbers(tmp_path)
-    run_tasks, tasks = executors.run_tasks, []
+    run_tasks, tasks = runners.run_tasks, []
 
     def noted(frame, task):
         tasks.append(cloudpickle.dumps(task))
         return run_tasks(frame, task)
 
-    monkeypatch.setattr(executors, "run_tasks", noted)
+    monkeypatch.setattr(runners, "run_tasks", noted)
     run = runner(chain(thrice), few_rows=-1, driver_bytes=-1)
     assert run.settled(run.open()).failed == 0
     assert len(tasks) == 4  # one more says how the rows of the stage lie

@@ -22,7 +22,7 @@ from ledger.core.states import BatchStatus
 from ledger.deltas.stored import anchored_rows
 from ledger.errors import InputError, NotReadyError, StageError
 from ledger.execution import settle_and_follow
-from ledger.spark.folding.executors import by_anchor
+from ledger.spark.folding.runners import by_anchor
 from ledger.spark.frames.stored import local_rows
 from tests.support.ledgers import Ledger
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.column_names import POSITION
+from ledger.deltas import spans
 from ledger.settings import Settings
 from ledger.sources.files import text
 from ledger.spark.frames.inputs import stored_rows
@@ -33,7 +34,7 @@ _ROOTS = """
 """
 
 
-# A master, a database and a folder of its own, and the batch's span there.
+# A master, a database and a folder of its own, and the most spans of a source there.
 Place = tuple[str, str, str, int]
 
 
@@ -77,11 +78,11 @@ def tried_twice(events: Path) -> int:
     return sum(start["Speculative"] for start in starts)
 
 
-def pipeline(slow_seconds: float, span: int) -> Pipeline:
+def pipeline(slow_seconds: float) -> Pipeline:
     """Numbers, two rows for each; some fail, some are lost, and one task is slow the first time."""
     flow = Pipeline("cores")
     numbers = FileSource("in-*.csv", schema="n INT")
-    flow.source("numbers", numbers, span=span)
+    flow.source("numbers", numbers)
 
     @flow.record_stage(reads="numbers", schema="n INT, copy INT")
     def twice(row: dict[str, Any]) -> Any:
@@ -120,12 +121,13 @@ def main(places: list[Place], slow_seconds: float) -> None:
     text.HERE = text.CUT_HERE = 0  # tasks cut the files and read them, however small these are
     for owner, name in ((text, "cut"), (text.TextReader, "batches")):
         setattr(owner, name, in_tasks_alone(getattr(owner, name)))
-    for master, url, folder, span in places:
+    for master, url, folder, most in places:
         settings = Settings(database_url=url, storage=f"{folder}/storage", data=folder)
         spark = build_session("cores", master)
         database = connect(settings)
+        spans.MOST_SPANS = most
         # All is folded by executors, which need what that needs.
-        flow = pipeline(slow_seconds, span)
+        flow = pipeline(slow_seconds)
         job = Job(spark, database, settings, flow, few_rows=-1, driver_bytes=-1)
         sys.stdout.write(json.dumps(result_of(job)) + "\n")
         spark.stop()

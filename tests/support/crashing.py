@@ -17,7 +17,7 @@ from ledger.batch.step_runs import Attempt, begin
 from ledger.core.probes import PLACES, Listener, listening
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import RunState
-from ledger.deltas import stored
+from ledger.deltas import spans, stored
 from ledger.execution import advance_states, run_step, run_steps, settle_and_follow
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
@@ -145,6 +145,7 @@ def _run(spark: Any, order: Order) -> None:
     if order.state:
         advance_states(_job(spark, order, accounts.pipeline(order.folder, order.state)))
         return
+    spans.MOST_SPANS = orders.MOST_SPANS
     variant = order.variant
     if order.place == IN_A_RECORD:
         values = {**asdict(variant), "deadly": os.getpid(), "marker": order.marker}

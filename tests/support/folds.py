@@ -10,10 +10,10 @@ from ledger.spark import sink_tracking
 COUNT = 20
 
 
-def chain(stage, span="auto", *, guarantee=None, **options):
+def chain(stage, *, guarantee=None, **options):
     """source -> stage -> sink. ``options``: of the stage."""
     pipeline = Pipeline("chain", guarantee=guarantee)
-    pipeline.source("numbers", FileSource("in*.csv", schema="n INT"), span=span)
+    pipeline.source("numbers", FileSource("in*.csv", schema="n INT"))
     pipeline.stage(reads="numbers", **options)(stage)
     pipeline.sink("out", ParquetSink("out"), reads=stage.__name__)
     return pipeline

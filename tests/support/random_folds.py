@@ -1,6 +1,6 @@
 """What the driver makes of a portion's files, whichever way it folds them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,59 +8,53 @@ import pytest
 
 from ledger.deltas import stored
 from ledger.deltas.footers import read_footers
-from ledger.deltas.kernel import Fails
-from ledger.deltas.portions import Folded, Portion
+from ledger.deltas.kernel import Fails, united
+from ledger.deltas.portions import Portion
 from ledger.deltas.rows import NONE
-from ledger.spark.folding import driver
-from ledger.spark.folding.executors import Executors
-from tests.support.oracle import joined
+from ledger.deltas.spans import Spans
+from ledger.deltas.stored import Seen
+from ledger.spark.folding import fold
+from ledger.spark.folding.runners import FoldRunner, Threads
 
 WINDOW_ROWS = 3
-FoldFiles = Callable[..., tuple[list[Folded], str]]  # as the driver's
+_fold_files = fold.fold_files
 
 
 @contextmanager
 def folds_compared() -> Iterator[None]:
     """Each portion that is folded in the block has to add the same gathered in memory and file by
     file, a few rows at a time."""
+
+    def compared(runner: FoldRunner, portion: Portion, *others: Any) -> Any:
+        compare(portion)
+        return _fold_files(runner, portion, *others)
+
     with pytest.MonkeyPatch.context() as patch:
-        in_driver, there = driver.fold_files, Executors.fold_files
-
-        def fold_here(portion: Portion, *others: Any) -> Any:
-            compare(portion, in_driver)
-            return in_driver(portion, *others)
-
-        def fold_there(executors: Executors, portion: Portion, *others: Any) -> Any:
-            compare(portion, in_driver)
-            return there(executors, portion, *others)
-
-        patch.setattr(driver, "fold_files", fold_here)
-        patch.setattr(Executors, "fold_files", fold_there)
+        patch.setattr(fold, "fold_files", compared)
         yield
 
 
-def compare(portion: Portion, fold_files: FoldFiles) -> None:
+def compare(portion: Portion) -> None:
     """Raise AssertionError unless it adds the same, gathered and a few rows at a time."""
-    assert _folded(portion, fold_files) == _folded(portion, fold_files, WINDOW_ROWS), portion
+    assert _folded(portion) == _folded(portion, WINDOW_ROWS), portion
 
 
-def _folded(
-    portion: Portion, fold_files: FoldFiles, window_rows: int | None = None
-) -> tuple[object, ...]:
+def _folded(portion: Portion, window_rows: int | None = None) -> tuple[object, ...]:
     """What a portion adds. ``window_rows``: file by file, so many rows at a time."""
     with pytest.MonkeyPatch.context() as patch:
         footers = None
         if window_rows is not None:
             patch.setattr(stored, "WINDOW_ROWS", window_rows)
             footers = read_footers(portion.files)
-        parts, _ = fold_files(portion, footers)
+        reports, _ = _fold_files(Threads(Spans(), ""), portion, footers)
+    parts = [deltas for report in reports for deltas in report.deltas]
     if not parts:
         return ()
-    all_ = joined(parts)
-    deltas = all_.deltas
+    deltas = united(parts)
     by_root = sorted(zip(*(column.tolist() for column in deltas.columns), strict=True))
     drops = {reason: many for reason, many in deltas.drops.items() if many}
-    return by_root, _fails(deltas.fails), drops, deltas.with_rows, all_.wrote
+    wrote = sum((report.wrote for report in reports), Seen())
+    return by_root, _fails(deltas.fails), drops, deltas.with_rows, wrote
 
 
 def _fails(fails: Any) -> dict[int, tuple[bool, bool, str]]:

@@ -10,8 +10,7 @@ from ledger.deltas.root_files import RootFile, RootWriter, write_listing
 from ledger.deltas.spans import RootRange, Spans
 from tests.support.posting import Delta, signed
 
-AUTO = "auto"
-SPANS = (1, 4, 4096, AUTO)  # of sources of some ten records: one each, several, all of them
+MOST_SPANS = (1 << 16, 4, 1)  # of sources of some ten records: one each, a few, one for all
 
 
 def deltas_of(rows: Iterable[Delta]) -> Deltas:

@@ -12,7 +12,7 @@ import pytest
 
 from ledger.deltas import fold_files, fold_tasks
 from ledger.deltas.edges import Edges
-from ledger.deltas.fold_files import DriverFiles, FoldWriter, TaskReport, remove_posted
+from ledger.deltas.fold_files import FoldWriter, remove_posted
 from ledger.deltas.kernel import Deltas, Fails, Messages, fold_emitted, united
 from ledger.deltas.portions import Folded, Output
 from ledger.deltas.posted import Posted
@@ -55,9 +55,7 @@ def read(file):
 @pytest.mark.parametrize("spans", [BY_ROOT, BY_SPAN], ids=["root", "span"])
 def test_the_driver_reads_what_a_task_folded(tmp_path, spans, most):
     """The rows to post by span, those by root, fails with their texts, messages, and the sums."""
-    written = FoldWriter(f"{tmp_path}/run=1", spans, most).write(iter(PARTS))
-    report = TaskReport.of_text(written.as_text())
-    assert report == written
+    report = FoldWriter(f"{tmp_path}/run=1", spans, most).write(iter(PARTS))
     posted = sum((Posted.of(part.deltas) for part in PARTS), Posted())
     assert (report.posted, report.drops) == (posted, {"why": 4})
     assert (report.wrote, report.with_rows) == (Seen(34, 0, 12), 6)
@@ -91,34 +89,28 @@ def interrupted():
     raise ValueError("out of order")
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda folder: FoldWriter(folder, BY_SPAN, 1).write(interrupted()),
-        lambda folder: DriverFiles(folder, BY_SPAN).spanned(interrupted()),
-    ],
-    ids=["task", "driver"],
-)
-def test_a_fold_that_fails_leaves_nothing(tmp_path, write):
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_fold_that_fails_leaves_nothing(tmp_path, in_memory):
     """What was written of it is removed."""
+    writer = FoldWriter(f"{tmp_path}", BY_SPAN, 1, in_memory)
     with pytest.raises(ValueError, match="out of order"):
-        write(f"{tmp_path}")
+        writer.write(interrupted())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_driver_folds_by_span(tmp_path):
-    """What is added to each root lies in a file for each fold; what else was folded stays."""
-    of_roots = DriverFiles(f"{tmp_path}", BY_SPAN)
-    parts = of_roots.spanned(iter(PARTS))
-    assert of_roots.spanned(iter(())) == []
-    (file,) = of_roots.files
-    assert same(read(file), ROOTS)
-    assert same(united([part.deltas for part in parts]), BY_SPAN.united(ROOTS))
-    for part, before in zip(parts, PARTS, strict=True):
-        assert part.deltas.fails == before.deltas.fails
-        assert part.deltas.messages == before.deltas.messages
-        assert part.wrote == before.wrote
-        assert part.deltas.with_rows == before.deltas.with_rows
+@pytest.mark.parametrize("most", [1, 1000])
+def test_a_task_of_the_driver_keeps_what_is_posted(tmp_path, most):
+    """What is added to each root lies in a file; the rest is in memory, by span."""
+    writer = FoldWriter(f"{tmp_path}", BY_SPAN, most, in_memory=True)
+    assert writer.write(iter(())).deltas == []
+    report = writer.write(iter(PARTS))
+    assert report.files.posted == []
+    assert same(read(report.files.roots), ROOTS)
+    deltas = united(report.deltas)
+    assert same(deltas, BY_SPAN.united(ROOTS))
+    assert deltas.fails == [fails for part in PARTS for fails in part.deltas.fails]
+    assert deltas.messages == [some for part in PARTS for some in part.deltas.messages]
+    assert (report.wrote, report.with_rows, report.drops) == (Seen(34, 0, 12), 6, {"why": 4})
 
 
 def test_no_try_of_a_task_writes_where_another_has(tmp_path):
@@ -136,7 +128,7 @@ for name in ("psycopg2", "sqlalchemy", "pyspark"):
 import pyarrow as pa
 task = pickle.load(sys.stdin.buffer)
 for batch in task(iter([pa.RecordBatch.from_pydict({"id": [0]})])):
-    print(batch.column(0)[0].as_py())
+    sys.stdout.buffer.write(batch.column(0)[0].as_py())
 """
 
 
@@ -150,7 +142,8 @@ def test_a_task_needs_neither_a_database_nor_its_driver(tmp_path):
         files, partial(fold_emitted, emits_one=True), Edges(2, "step", ["x"], {"in": 1}), 3
     )
     writer = FoldWriter(f"{tmp_path}/run=2", BY_SPAN, 10)
-    task = partial(fold_tasks.fold_files, output, files, 1, [[0]], writer)
+    work = partial(fold_tasks.fold_file, output, frozenset(), writer)
+    task = partial(fold_tasks.run_tasks, work, files, [[0]])
     done = subprocess.run(
         [sys.executable, "-c", ALONE],
         input=pickle.dumps(task),
@@ -159,7 +152,8 @@ def test_a_task_needs_neither_a_database_nor_its_driver(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    report = TaskReport.of_text(done.stdout.decode())
+    number, report = pickle.loads(done.stdout)
+    assert number == 0
     assert (report.posted.emitted_edges, report.posted.acked_edges, report.with_rows) == (3, 2, 2)
     assert len(united(list(report.files.read_rows())).root) == 1
 

@@ -11,7 +11,7 @@ from ledger.deltas.edges import Edges
 from ledger.deltas.footers import memory_of, read_footers
 from ledger.deltas.portions import Records
 from ledger.spark.folding import fold
-from ledger.spark.folding.fold import _fit_here, _plan
+from ledger.spark.folding.fold import _Fold, _plan
 from ledger.storage.manifest import DataFile
 
 COUNT = 500
@@ -20,6 +20,11 @@ COUNT = 500
 def job(driver_bytes, few_rows=1000):
     """A job with these bounds."""
     return SimpleNamespace(driver_bytes=driver_bytes, few_rows=few_rows)
+
+
+def fits(some_job, plans):
+    """Whether the driver folds these portions of a run."""
+    return _Fold(some_job, None, None, plans).fits_here
 
 
 @pytest.fixture
@@ -36,8 +41,8 @@ def records(tmp_path):
 def test_few_records_with_long_texts_do_not_fit(records):
     """Their number says nothing of their size."""
     small, large = (job(size) for size in (1 << 21, 1 << 22))
-    assert not _fit_here(small, [_plan(small, records)])
-    assert _fit_here(large, [_plan(large, records)])
+    assert not fits(small, [_plan(small, records)])
+    assert fits(large, [_plan(large, records)])
 
 
 def test_few_small_records_are_folded_without_a_look_at_them(records, monkeypatch):
@@ -52,7 +57,7 @@ def test_portions_fit_together_or_not_at_all(records):
     size = memory_of(read_footers(records.files), by_input=False)
     wide = job(2 * size, few_rows=-1)
     plans = [_plan(wide, records), _plan(wide, records)]
-    assert _fit_here(wide, plans)
+    assert fits(wide, plans)
     narrow = job(2 * size - 1, few_rows=-1)
-    assert _fit_here(narrow, plans[:1])
-    assert not _fit_here(narrow, plans)
+    assert fits(narrow, plans[:1])
+    assert not fits(narrow, plans)

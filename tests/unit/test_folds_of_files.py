@@ -12,9 +12,11 @@ import pytest
 from ledger.deltas import stored, stretches, windows
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import DELTA_BYTES, memory_of, read_footers
-from ledger.deltas.kernel import fold_emitted, fold_output
-from ledger.deltas.portions import Output, Reading
-from ledger.spark.folding import driver
+from ledger.deltas.kernel import fold_emitted, fold_output, united
+from ledger.deltas.portions import Folded, Output, Reading
+from ledger.deltas.spans import Spans
+from ledger.spark.folding.fold import fold_files
+from ledger.spark.folding.runners import Threads
 from ledger.storage.manifest import DataFile
 from tests.support.oracle import as_dict, fails_of, joined
 
@@ -105,7 +107,10 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
             monkeypatch.setattr(stretches, "MOST_STRETCHES", draw.choice([0, 1, 2, 100]))
             monkeypatch.setattr(windows, "MOST_PIECES", draw.choice([0, 1, 2, 100]))
             monkeypatch.setattr(windows, "SAMPLED", draw.choice([1, 2, 1_000]))
-            parts, way = driver.fold_files(portion, footers)
+            reports, way = fold_files(Threads(Spans(), ""), portion, footers)
+            parts = [
+                Folded(united(report.deltas), report.wrote) for report in reports if report.deltas
+            ]
             monkeypatch.setattr(stored, "WINDOW_ROWS", 1 << 20)
             whole = list(portion.gathered(files))
             deltas = sum(len(part.deltas.root) for part in parts)

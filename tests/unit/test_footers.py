@@ -120,11 +120,10 @@ def test_files_that_may_share_an_input():
         {"root": [1]},
     ]
     footers = [footer_of(written(columns)) for columns in tables]
-    grouped = related(footers[:4], by_input=True)
+    grouped = related(footers[:4])
     assert sorted(map(sorted, grouped)) == [[0], [1, 2], [3]]
-    grouped = related(footers, by_input=True)
+    grouped = related(footers)
     assert sorted(map(sorted, grouped)) == [[0, 1, 2, 4], [3]]
-    assert len(related(footers, by_input=False)) == 5
 
 
 def test_a_row_group_without_statistics_beside_one_that_has_them():

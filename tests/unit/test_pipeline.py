@@ -279,8 +279,8 @@ def bad_name(pipeline):
             "pipeline 'x': guarantee='exactly_one'; did you mean 'exactly_once'",
         ),
         (
-            lambda pipeline: Pipeline("x", settle="later"),
-            "pipeline 'x': settle='later'; known: hold",
+            lambda pipeline: Pipeline("x", publish="later"),
+            "pipeline 'x': publish='later'; known: complete",
         ),
         (
             lambda pipeline: Pipeline("x", message_timeout="soon"),
@@ -435,21 +435,3 @@ def test_what_is_taken_once_is_not_read_again(incremental, rereads):
     assert (step.key, step.rereads) == (("n",), rereads)
     layout = step.layout
     assert (layout["format"], layout["sep"], layout["multiline"]) == ("csv", ",", True)
-
-
-@pytest.mark.parametrize("span", [0, 3, -4, 1 << 21, True, 2.0, "4", None])
-def test_a_span_is_a_power_of_two(span):
-    """Anything else is refused with what was expected."""
-    pipeline = Pipeline("spanned")
-    with pytest.raises(DeclarationError) as caught:
-        pipeline.source("source", SOURCE, span=span)
-    expected = "expected 'auto' or a power of two from 1 to 1,048,576"
-    assert str(caught.value) == f"source 'source': span={span!r}: {expected}"
-
-
-@pytest.mark.parametrize(("span", "own"), [("auto", None), (1, 1), (4096, 4096)])
-def test_a_span_is_kept(span, own):
-    """None: as the number of records asks for."""
-    pipeline = Pipeline("spanned")
-    pipeline.source("source", SOURCE, span=span)
-    assert pipeline.source_named("source").span == own

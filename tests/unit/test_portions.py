@@ -21,6 +21,7 @@ from ledger.core.column_names import PREFIX
 from ledger.deltas import kernel, portions, stretches, windows
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
+from ledger.deltas.fold_tasks import find_stretches
 from ledger.deltas.kernel import fold_emitted, fold_output, fold_read, order_of
 from ledger.deltas.rows import Rows
 from ledger.deltas.stored import Seen, read_windows
@@ -216,7 +217,7 @@ def test_a_file_window_by_window(own, drawn, window, ordered, cut):
     output = portions.Output(files, own, edges, len(rows))
     roots = [root for row in rows for root in sorted(root for root, _, _ in row[1])]
     with windows_of(window):
-        is_ordered = output.stretches(file).in_order
+        is_ordered = find_stretches(file).in_order
         assert is_ordered or roots != sorted(roots)
         if not is_ordered:
             return
@@ -236,7 +237,7 @@ def test_a_file_that_changes_under_its_fold_is_refused():
     rows = [(n, [(1 - n % 2, 0, n)], None, None, None) for n in range(300)]
     files = written([rows], 1, lists=False)
     output = portions.Output(files, fold_emitted, edges_of(1), len(rows))
-    assert not output.stretches(files[0]).in_order
+    assert not find_stretches(files[0]).in_order
     with pytest.raises(
         IntegrityError, match=r"0.parquet has changed under its fold\. Run the step"
     ):

@@ -6,7 +6,7 @@
 from ledger.pipeline.steps.base import Step
 from ledger.pipeline.steps.combine import CombineStep
 from ledger.pipeline.steps.sink import SinkStep
-from ledger.pipeline.steps.source import Notice, SourceStep, Span
+from ledger.pipeline.steps.source import Notice, SourceStep
 from ledger.pipeline.steps.stage import Acks, Emits, StageStep
 from ledger.pipeline.steps.state import StateStep
 
@@ -20,7 +20,6 @@ __all__ = [
     "Notice",
     "SinkStep",
     "SourceStep",
-    "Span",
     "StageStep",
     "StateStep",
     "Step",

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ledger.errors import DeclarationError
 from ledger.pipeline.steps.base import Step, checked_name, named_once
 from ledger.sources.base import Source
 from ledger.sources.registry import AnySource, source_of
@@ -14,16 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Notice = Callable[[int, "DataFrame"], object]
-Span = int | Literal["auto"]
-
-MOST_SPAN = 1 << 20
 
 
 @dataclass(frozen=True)
 class SourceStep(Step):
-    """A tracked source: each of its records, or of those for which ``track`` holds, is a root.
-    ``span``: how many of these share a row of the ledger; None: as many as their number asks for.
-    """
+    """A tracked source: each of its records, or of those for which ``track`` holds, is a root."""
 
     name: str
     source: Source
@@ -31,7 +25,6 @@ class SourceStep(Step):
     on_fail: Notice | None = None
     track: str | None = None
     key: tuple[str, ...] = ()
-    span: int | None = None
     kind = "source"
     in_words = "a source"
     files = "snapshots"
@@ -81,20 +74,8 @@ def source_step(
     on_fail: Notice | None,
     track: str | None,
     key: str | Sequence[str] = (),
-    span: Span = "auto",
 ) -> SourceStep:
     declared = source_of(f"source {name!r}", source)
     columns = named_once(f"source {name!r}: key", key)
     own = checked_name("source", name)
-    return SourceStep(own, declared, on_ack, on_fail, track, columns, _checked_span(name, span))
-
-
-def _checked_span(name: str, span: Span) -> int | None:
-    """The span that a source is declared with; None: by its number of roots."""
-    if span == "auto":
-        return None
-    if type(span) is int and 1 <= span <= MOST_SPAN and span & (span - 1) == 0:
-        return span
-    raise DeclarationError(
-        f"source {name!r}: span={span!r}: expected 'auto' or a power of two from 1 to {MOST_SPAN:,}"
-    )
+    return SourceStep(own, declared, on_ack, on_fail, track, columns)

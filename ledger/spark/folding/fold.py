@@ -4,20 +4,25 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from ledger.batch.step_runs import OpenedRun, note_root_files
 from ledger.core.paths import is_local
-from ledger.deltas.fold_files import DriverFiles
-from ledger.deltas.footers import Footer, memory_of, read_footers
-from ledger.deltas.portions import Folded, Portion, fold_rows_read
+from ledger.core.text import quantity
+from ledger.deltas.fold_files import TaskReport
+from ledger.deltas.fold_tasks import find_stretches, fold_file
+from ledger.deltas.footers import Footer, memory_of, read_footers, related
+from ledger.deltas.portions import Portion
 from ledger.deltas.root_files import RootFile, write_listing
 from ledger.deltas.spans import Spans
-from ledger.spark.folding import ahead, driver
-from ledger.spark.folding.executors import Executors
+from ledger.deltas.stretches import sort_out
+from ledger.spark.folding import ahead
 from ledger.spark.folding.outcome import FoldOutcome, Frame
+from ledger.spark.folding.runners import Executors, FoldRunner, Threads
 from ledger.spark.job import Job
 from ledger.storage.folders import private_output
+from ledger.storage.manifest import DataFile
 
 _log = logging.getLogger(__name__)
 Check = Callable[[FoldOutcome], None]
@@ -41,8 +46,7 @@ def fold(
     is posted. ``spans``: of the batch's roots; None: those of what its sources had emitted when
     the run was opened.
 
-    Raises what ``check`` raises, UnavailableError when the ledger does not answer, FencedError
-    when the batch was decided and its partition is gone.
+    Raises what ``check`` raises, and UnavailableError when the ledger does not answer.
     """
     if spans is None:
         emitted = [read.emitted for read in run.sources.values() if read.emitted]
@@ -85,12 +89,6 @@ def _plan(job: Job, portion: Portion | Frame) -> _Plan:
     return _Plan(portion, near, read_footers(portion.files))
 
 
-def _fit_here(job: Job, plans: Sequence[_Plan]) -> bool:
-    """Whether all portions together are folded in the driver."""
-    sizes = [plan.bytes for plan in plans if plan.footers]
-    return all(plan.near for plan in plans) and (not sizes or sum(sizes) <= job.driver_bytes)
-
-
 @dataclass(frozen=True)
 class _Fold:
     """Portions of a run that are folded together, by the spans of the batch's roots."""
@@ -100,15 +98,31 @@ class _Fold:
     spans: Spans
     plans: Sequence[_Plan]
 
+    @property
+    def fits_here(self) -> bool:
+        """Whether all portions together are folded in the driver."""
+        sizes = [plan.bytes for plan in self.plans if plan.footers]
+        near = all(plan.near for plan in self.plans)
+        return near and (not sizes or sum(sizes) <= self.job.driver_bytes)
+
     def outcome(self) -> FoldOutcome:
-        """Fold the portions, and return the outcome. Nothing is posted."""
-        if not _fit_here(self.job, self.plans):
-            return self._there()
-        if self.spans.by_root:
-            return self._here(list)
-        with self._folder() as folder:
-            of_roots = DriverFiles(folder, self.spans)
-            return replace(self._here(of_roots.spanned), root_files=of_roots.files)
+        """Fold the portions, one after the other, and return the outcome. Nothing is posted."""
+        outcome = FoldOutcome(self.run)
+        with self._runner() as runner:
+            for plan in self.plans:
+                with _timed(self.run, plan) as line:
+                    reports, line.way = self._folded(runner, plan)
+                    outcome += FoldOutcome.of_reports(self.run, reports)
+        return outcome
+
+    def _folded(self, runner: FoldRunner, plan: _Plan) -> tuple[list[TaskReport], str]:
+        """Fold a portion, and return the reports with a description of how it was folded."""
+        portion, footers = plan.portion, plan.footers
+        if isinstance(portion, Frame):
+            return runner.frame(portion), f"a frame {runner.where}"
+        if footers is None and not self.fits_here:  # another portion is too large
+            footers = read_footers(portion.files)
+        return fold_files(runner, portion, footers)
 
     def posted(self, outcome: FoldOutcome) -> FoldOutcome:
         """Post what was folded; then the files by root count."""
@@ -119,52 +133,59 @@ class _Fold:
 
     def list_files(self, files: Sequence[RootFile]) -> None:
         """Note which files by root count, if the run has noted a folder of them."""
-        if self.spans.by_root and _fit_here(self.job, self.plans):
+        if self.spans.by_root and self.fits_here:
             return
         folder = self.job.root_files(self.run)
         with private_output(folder):
             write_listing(folder, files)
 
-    def _here(self, spanned: driver.Spanned) -> FoldOutcome:
-        """Fold in the driver."""
-        folded: list[Folded] = []
-        for plan in self.plans:
-            with _timed(self.run, plan) as line:
-                if isinstance(plan.portion, Frame):
-                    rows = plan.portion.rows.toArrow()
-                    folded += spanned([fold_rows_read(rows, plan.portion.edges)])
-                    line.way = "a frame in the driver"
-                else:
-                    parts, line.way = driver.fold_files(plan.portion, plan.footers, spanned)
-                    folded += parts
-        return FoldOutcome.of(self.run, folded)
-
-    def _there(self) -> FoldOutcome:
-        """Fold in executors, each portion after the other."""
-        outcome = FoldOutcome(self.run)
-        with self._folder() as folder:
-            there = Executors(self.job, self.run, self.spans, folder)
-            for plan in self.plans:
-                with _timed(self.run, plan) as line:
-                    if isinstance(plan.portion, Frame):
-                        outcome += there.fold_frame(plan.portion)
-                        line.way = "a frame by executors"
-                    else:
-                        footers = plan.footers or read_footers(plan.portion.files)
-                        part, line.way = there.fold_files(plan.portion, footers)
-                        outcome += part
-        return outcome
-
     @contextmanager
-    def _folder(self) -> Iterator[str]:
-        """Yield the folder that files of the fold are written to, which is for this user alone.
-
-        The ledger notes the folder before the first file is written.
+    def _runner(self) -> Iterator[FoldRunner]:
+        """Yield what runs the tasks. The folder that they write to is for this user alone, and the
+        ledger notes it before the first file is written.
         """
         folder = self.job.root_files(self.run)
+        if self.fits_here and self.spans.by_root:
+            yield Threads(self.spans, folder)  # nothing is written
+            return
         note_root_files(self.job.database, self.run, folder)
         with private_output(folder):
-            yield folder
+            if self.fits_here:
+                yield Threads(self.spans, folder)
+            else:
+                yield Executors(self.job.spark, self.spans, folder)
+
+
+def fold_files(
+    runner: FoldRunner, portion: Portion, footers: Sequence[Footer] | None
+) -> tuple[list[TaskReport], str]:
+    """Fold the files of a portion, and return the reports of the tasks with a description of how
+    they were folded. ``footers``: None if a look at these is worth nothing.
+
+    Each file is folded by itself. Only if the rows of one input belong together are those of
+    several files folded together: where these may share inputs, and where they are in no order and
+    too many for one task.
+    """
+    ordered, unordered, together = list(portion.files), list[DataFile](), list[DataFile]()
+    if footers is None:
+        ordered, together = [], ordered
+    elif portion.by_input:
+        stretches = runner.each(find_stretches, ordered)
+        ordered, together, out_of_order = sort_out(ordered, stretches, related(footers))
+        unordered = [file for file in out_of_order if file.rows <= runner.most_rows]
+        together += [file for file in out_of_order if file.rows > runner.most_rows]
+        together.sort(key=lambda file: file.first_position)
+    work = partial(fold_file, portion, frozenset(file.path for file in unordered), runner.writer)
+    reports = runner.each(work, [*ordered, *unordered])
+    if together:
+        reports += runner.together(portion, together)
+    ways = (
+        (len(ordered), "by window"),
+        (len(unordered), "gathered"),
+        (len(together), "together"),
+    )
+    in_words = [f"{quantity(count, 'file')} {way}" for count, way in ways if count]
+    return reports, f"{'; '.join(in_words) or 'no file'}, {runner.where}"
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The outcome of a run's fold, in the driver or in the executors."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -8,13 +8,11 @@ from pyspark.sql import DataFrame
 from sqlalchemy import Connection
 
 from ledger.batch.step_runs import OpenedRun
-from ledger.core.text import quantity
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
 from ledger.deltas.edges import Edges
 from ledger.deltas.fold_files import FoldFiles, FoldSums, TaskReport
 from ledger.deltas.kernel import Deltas, Fails
-from ledger.deltas.portions import Folded
 from ledger.deltas.root_files import RootFile
 
 
@@ -50,17 +48,15 @@ class FoldOutcome(FoldSums):
     proved: bool | None = None
 
     @classmethod
-    def of(cls, run: OpenedRun, folded: Sequence[Folded]) -> "FoldOutcome":
-        """Return the outcome of folded rows; all of their deltas are pending."""
-        outcome = cls(run, pending=[some.deltas for some in folded])
-        return reduce(cls.plus, map(FoldSums.of_part, folded), outcome)
-
-    @classmethod
     def of_reports(cls, run: OpenedRun, reports: Sequence[TaskReport]) -> "FoldOutcome":
-        """Return the outcome that tasks report; their deltas are in files."""
-        files = [report.files for report in reports]
-        roots = [some.roots for some in files if some.roots is not None]
-        return reduce(cls.plus, reports, cls(run, files=files, root_files=roots))
+        """Return the outcome that tasks report."""
+        outcome = cls(
+            run,
+            pending=[deltas for report in reports for deltas in report.deltas],
+            files=[report.files for report in reports if report.files.posted],
+            root_files=[report.files.roots for report in reports if report.files.roots is not None],
+        )
+        return reduce(cls.plus, reports, outcome)
 
     def post(self, connection: Connection) -> None:
         """Post what is pending, in the transaction that commits the run."""
@@ -77,8 +73,3 @@ class FoldOutcome(FoldSums):
             files=[*self.files, *other.files],
             root_files=[*self.root_files, *other.root_files],
         )
-
-
-def ways_in_words(ways: Iterable[tuple[int, str]]) -> str:
-    """Return how many files were folded in which way, for the log."""
-    return "; ".join(f"{quantity(count, 'file')} {way}" for count, way in ways if count)

@@ -42,7 +42,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     require_equal(f"records of {step.name} in {snapshot.folder}", snapshot.rows, manifest.rows)
     with reading(reader):
         nulls = list(reader.null_columns(manifest.paths))
-    emitted = _reserved(job, run, step, manifest)
+    emitted = _reserved(job, run, manifest)
     owed = owed_by_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masks)
     outcome = fold(job, run, owed.portions, owed.check, Spans([emitted]))
     read, failed = manifest.rows, outcome.posted.failed_roots
@@ -81,10 +81,10 @@ def _redaction(pipeline: Pipeline) -> Redaction:
     return Redaction.of(names)
 
 
-def _reserved(job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest) -> RootRange:
+def _reserved(job: Job, run: OpenedRun, manifest: Manifest) -> RootRange:
     """The roots of a snapshot, one for each tracked record, and how many share a span."""
     roots = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
-    span = (step.span or span_of(roots)) if run.batch.tracking else 1
+    span = span_of(roots) if run.batch.tracking else 1
     first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots, span))
     return RootRange(first_root, roots, span)
 

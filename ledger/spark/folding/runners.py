@@ -1,0 +1,191 @@
+"""Run the tasks of a fold: in threads of the driver, or in Spark's executors."""
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from heapq import heapreplace
+from typing import Any, Protocol, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ledger.core.column_names import (
+    ANCHORS,
+    DROPPED,
+    FAILED,
+    INPUT,
+    PARENT,
+    POSITION,
+    PREFIX,
+    ROOT,
+)
+from ledger.deltas import fold_tasks
+from ledger.deltas.fold_files import FoldWriter, TaskReport
+from ledger.deltas.portions import Output, Portion, fold_rows_read
+from ledger.deltas.spans import Spans
+from ledger.deltas.stored import FIRST, SHARED
+from ledger.spark.folding.outcome import Frame
+from ledger.spark.frames.stored import positioned
+from ledger.spark.job import Witness
+from ledger.storage.manifest import DataFile, Manifest
+
+MOST_THREADS = 8  # each needs the memory of a window
+MOST_DELTAS = 1 << 20  # that a thread unites by root
+MOST_ROWS = 1 << 22  # in no order, or deltas, that a task of Spark has in its memory
+PART_ROWS = MOST_ROWS  # that are exchanged into one partition
+READ_ROWS = 1 << 20  # of a frame that a task of Spark acks at a time
+MOST_TASKS = 256  # of a job of Spark; each leaves files
+
+Result = TypeVar("Result")
+
+
+class FoldRunner(Protocol):
+    """Runs the tasks of a fold. ``where``: in words, for the log."""
+
+    where: str
+    writer: FoldWriter
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a file in no order that one task takes. Those of larger files are folded
+        ``together``.
+        """
+
+    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
+        """Do the work on each file, and return the results in the order of the files."""
+
+    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+        """Fold files that may have rows of one input, in whatever order these are."""
+
+    def frame(self, frame: Frame) -> list[TaskReport]:
+        """Fold the rows of a frame as they were read."""
+
+
+class Threads:
+    """Runs tasks in threads: numpy and pyarrow release the interpreter's lock, and no Spark job and
+    no Python worker is started. What is to be posted stays in memory.
+
+    ``folder``: the folder to which they write what is added to each root.
+    """
+
+    where = "in the driver"
+    most_rows = 0  # all threads take part of what is gathered
+
+    def __init__(self, spans: Spans, folder: str):
+        self.writer = FoldWriter(folder, spans, MOST_DELTAS, in_memory=True)
+
+    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
+        """Do the work on several files at a time."""
+        with _threads() as pool:
+            return list(pool.map(work, files))
+
+    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+        """Gather the rows in memory."""
+        with _threads() as pool:
+            return [self.writer.write(portion.gathered(files, pool.map))]
+
+    def frame(self, frame: Frame) -> list[TaskReport]:
+        """Fold the rows of a frame at once."""
+        return [self.writer.write([fold_rows_read(frame.rows.toArrow(), frame.edges)])]
+
+
+class Executors:
+    """Runs tasks in Spark's executors: what takes more memory than the driver is to have, or lies
+    on a store that the executors are nearer to. They have no connection to the ledger: their tasks
+    leave files (``ledger.deltas.fold_files``), which the driver posts.
+
+    ``folder``: the folder to which they write them.
+    """
+
+    where = "by executors"
+
+    def __init__(self, spark: SparkSession, spans: Spans, folder: str):
+        self.writer = FoldWriter(folder, spans, MOST_ROWS)
+        self._spark = spark
+
+    @property
+    def most_rows(self) -> int:
+        """Return how many a task has in its memory."""
+        return MOST_ROWS
+
+    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
+        """Do the work in one job, whose tasks take about as many rows each."""
+        if not files:
+            return []
+        tasks = _tasks(files)
+        numbers = self._spark.range(0, len(tasks), 1, len(tasks))
+        results = run_tasks(numbers, partial(fold_tasks.run_tasks, work, files, tasks))
+        return [result for _, result in sorted(results, key=lambda pair: int(pair[0]))]
+
+    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+        """Exchange the rows by what they come from, so that all of one input are together: then the
+        same kernel.
+        """
+        assert isinstance(portion, Output)
+        manifest = Manifest(tuple(files))
+        stored = positioned(self._spark, manifest, POSITION)
+        identity = [n for n in (ANCHORS, ROOT, PARENT, INPUT) if n in stored.columns]
+        marks = [n for n in (FAILED, DROPPED) if n in stored.columns]
+        seen = Witness(*identity)
+        rows = seen.watch(stored.select(*identity, POSITION, *marks))
+        flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
+        parts = max(min(MOST_TASKS, len(files)), manifest.rows // PART_ROWS + 1)
+        parted = flat.repartition(parts, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
+        reports = self._rows(parted, replace(portion, files=()).fold_table, None)
+        return [*reports, TaskReport(wrote=seen.seen)]
+
+    def frame(self, frame: Frame) -> list[TaskReport]:
+        """Fold about ``READ_ROWS`` rows of a frame at a time."""
+        return self._rows(frame.rows, partial(fold_rows_read, edges=frame.edges), READ_ROWS)
+
+    def _rows(self, rows: DataFrame, fold: fold_tasks.Fold, most: int | None) -> list[TaskReport]:
+        """Fold the rows of each partition separately. ``most``: about how many rows are folded at a
+        time; None: all of a partition at once.
+        """
+        return run_tasks(rows, partial(fold_tasks.fold_rows, fold, most, self.writer))
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1))
+
+
+def run_tasks(frame: DataFrame, task: Any) -> list[Any]:
+    """Run a task on each partition of a frame, and return what all tasks report.
+
+    The job is started once. Spark may run each task more than once, and takes the report of one
+    try.
+    """
+    rows = frame.mapInArrow(task, fold_tasks.REPORT).collect()
+    return [pickle.loads(row["report"]) for row in rows]
+
+
+def _tasks(files: Sequence[DataFile]) -> list[list[int]]:
+    """Return for each task the numbers of the files that it takes: about as many rows for each."""
+    tasks: list[list[int]] = [[] for _ in range(min(MOST_TASKS, len(files)))]
+    loads = [(0, task) for task in range(len(tasks))]
+    for number in sorted(range(len(files)), key=lambda number: -files[number].rows):
+        rows, task = loads[0]
+        tasks[task].append(number)
+        heapreplace(loads, (rows + files[number].rows, task))
+    return tasks
+
+
+def by_anchor(output: DataFrame) -> DataFrame:
+    """Rows of several anchors (``ANCHORS``: root, parent and maybe input, sorted) as a row for
+    each. ``FIRST``: whether it is the row's first of that root. ``SHARED``: whether the row
+    has others.
+    """
+    anchor = F.col("_ackledger_one")
+    kind = output.schema[ANCHORS].dataType.elementType  # type: ignore[attr-defined]
+    before = F.get(F.col(ANCHORS), F.col("_ackledger_place") - 1)["root"]
+    shared = F.array_min(ANCHORS)["root"] != F.array_max(ANCHORS)["root"]
+    rows = output.select("*", F.posexplode(ANCHORS).alias("_ackledger_place", "_ackledger_one"))
+    return rows.select(
+        *(name for name in output.columns if name != ANCHORS),
+        *(anchor[name].alias(f"{PREFIX}{name}") for name in kind.names),
+        (~before.eqNullSafe(anchor["root"])).alias(FIRST),
+        shared.alias(SHARED),
+    )
