@@ -91,7 +91,7 @@ SELECT batch_id, pipeline_id, 1,
        (CASE role WHEN 'superseded' THEN 'superseded' ELSE 'settled' END)::batch_state,
        interval_start, interval_start + interval '1 day', '{}',
        CASE role WHEN 'replay' THEN '{}'::jsonb END, true, opened_at, settled_at, roots, failed_roots,
-       CASE role WHEN 'reprocess' THEN before_id END, 'exactly_once', 'publish_acked',
+       CASE role WHEN 'reprocess' THEN before_id END, 'exactly_once', 'settled',
        settled_at + interval '2 hours'
 FROM batch_plan ORDER BY n;
 

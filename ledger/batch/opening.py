@@ -130,7 +130,7 @@ def open_replay(
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
-        values |= {"guarantee": original.guarantee.value, "settle": original.settle.value}
+        values |= {"guarantee": original.guarantee.value, "publish": original.publish.value}
         claimed = claims.replay_claims(settings, pipeline, _opening(values))
         opened = _insert(connection, pipeline, values, BatchKind.REPLAY, claimed)
         claim_messages(connection, pipeline, opened, instant)
@@ -169,7 +169,7 @@ def _values(
         "tracking": pipeline.tracking,
         "topology": pipeline.topology(),
         "replaces_batch_id": None,
-        "settle": pipeline.settle.value,
+        "publish": pipeline.publish.value,
     }
 
 

@@ -18,7 +18,7 @@ from ledger.batch.recovery import stands_at
 from ledger.batch.refining import Refinement, Uneven, refine, uneven
 from ledger.batch.root_files import remove_root_files
 from ledger.core.probes import reached
-from ledger.core.states import BatchKind, BatchStatus, HoldCause, RunState, SettlePolicy
+from ledger.core.states import BatchKind, BatchStatus, HoldCause, PublishPolicy, RunState
 from ledger.core.text import quantity
 from ledger.core.verdict import Decision, Limits, StepFacts, Verdict, decide
 from ledger.errors import (
@@ -289,7 +289,7 @@ def decide_publications(
     root fails.
     """
     following.look_again(connection, batch.original_id)
-    if batch.settle is SettlePolicy.HOLD and publications.open_failures(
+    if batch.publish is PublishPolicy.COMPLETE and publications.open_failures(
         connection, batch.original_id
     ):
         return

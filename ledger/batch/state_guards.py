@@ -4,7 +4,7 @@ would deliver again, or a batch that comes after it.
 
 from sqlalchemy import Connection
 
-from ledger.core.states import SettlePolicy
+from ledger.core.states import PublishPolicy
 from ledger.errors import InputError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import checkpoints
@@ -33,7 +33,7 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
     state.
 
     A quarantined record may be replayed with its whole batch, whose other records a state includes.
-    With settle="hold" it keeps its original's place in the order of batches, which a state may have
+    With publish="complete" it keeps its original's place in the order of batches, which a state may have
     passed.
     """
     states = _states(pipeline) if original.is_whole else []
@@ -49,13 +49,13 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
         raise InputError(
             f"a quarantined record of batch {original.batch_id} of pipeline {pipeline.name!r}"
             f" belongs before batch {batch_id}, "
-            f'which the state {state!r} includes, and with settle="hold" it keeps to the order of'
+            f'which the state {state!r} includes, and with publish="complete" it keeps to the order of'
             f" batches: {REBUILD}"
         )
 
 
 def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> None:
-    """Raise InputError for an abandoned batch with settle="hold" if a state includes a batch that
+    """Raise InputError for an abandoned batch with publish="complete" if a state includes a batch that
     comes after it.
     """
     later = _later(connection, pipeline, batch)
@@ -64,7 +64,7 @@ def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> 
         raise InputError(
             f"batch {batch.batch_id} of pipeline {pipeline.name!r} was abandoned, and the state"
             f" {state!r} includes batch "
-            f'{batch_id} after it, which with settle="hold" keeps to the order of batches: open'
+            f'{batch_id} after it, which with publish="complete" keeps to the order of batches: open'
             " its interval in a new "
             f"run, whose batch comes after that one; or {REBUILD}"
         )
@@ -72,9 +72,9 @@ def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> 
 
 def _later(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[str, int] | None:
     """Return a state that includes a batch after this one, and that batch; None if there is none,
-    or if this batch does not have settle="hold".
+    or if this batch does not have publish="complete".
     """
-    if batch.settle is not SettlePolicy.HOLD:
+    if batch.publish is not PublishPolicy.COMPLETE:
         return None
     return checkpoints.committed_after(
         connection, batch.pipeline_id, _states(pipeline), batch.original_id

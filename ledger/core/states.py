@@ -47,13 +47,13 @@ class Guarantee(StrEnum):
     AT_LEAST_ONCE = "at_least_once"
 
 
-class SettlePolicy(StrEnum):
+class PublishPolicy(StrEnum):
     """Time at which acked records of a batch that runs exactly once may be published: at its
     settlement, or once no message of it and of its replays is failed any more.
     """
 
-    PUBLISH_ACKED = "publish_acked"
-    HOLD = "hold"
+    SETTLED = "settled"
+    COMPLETE = "complete"
 
 
 class Outcome(StrEnum):

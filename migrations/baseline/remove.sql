@@ -21,4 +21,4 @@ DROP FUNCTION
   refuse_another_step(), end_hold();
 DROP SEQUENCE attempt_number;
 DROP TYPE batch_state, batch_kind, run_state, message_status, failure_cause, hold_cause,
-  guarantee, settle_policy;
+  guarantee, publish_policy;

@@ -8,7 +8,7 @@ CREATE TYPE message_status AS ENUM (
 CREATE TYPE failure_cause AS ENUM (
   'unparsed', 'rejected', 'refused', 'repeated', 'unacked', 'lost', 'doubled', 'swapped', 'late');
 CREATE TYPE guarantee AS ENUM ('exactly_once', 'at_least_once');
-CREATE TYPE settle_policy AS ENUM ('publish_acked', 'hold');
+CREATE TYPE publish_policy AS ENUM ('settled', 'complete');
 CREATE TYPE hold_cause AS ENUM ('check', 'failures', 'restart');
 CREATE SEQUENCE attempt_number;
 COMMENT ON SEQUENCE attempt_number IS 'Numbers of attempts.';
@@ -86,7 +86,7 @@ CREATE TABLE batch (
   first_attempt bigint NOT NULL DEFAULT 0,
   replaces_batch_id bigint REFERENCES batch,
   guarantee guarantee NOT NULL,
-  settle settle_policy NOT NULL,
+  publish publish_policy NOT NULL,
   followed_at timestamptz,
   files_expired_at timestamptz,
   files_removed_at timestamptz,
@@ -140,8 +140,8 @@ COMMENT ON COLUMN batch.replaces_batch_id IS
   'The original over the same interval that it was opened to replace.';
 COMMENT ON COLUMN batch.guarantee IS
   'exactly_once: sinks publish what is acked, after settlement; at_least_once: all, at its commit.';
-COMMENT ON COLUMN batch.settle IS
-  'publish_acked: what is acked is published once the batch is settled; hold: once no message of '
+COMMENT ON COLUMN batch.publish IS
+  'settled: what is acked is published once the batch is settled; complete: once no message of '
   'it, or of its replays, is failed any more.';
 COMMENT ON COLUMN batch.followed_at IS
   'When a sweep found all done that follows its settlement; null: not yet, or records of its '

@@ -323,7 +323,7 @@ FROM (
   SELECT b.batch_id, p.name AS pipeline, s.name AS step,
          first_value(b.batch_id) OVER (
            PARTITION BY p.name, s.name
-           ORDER BY CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END, b.batch_id
+           ORDER BY CASE WHEN b.publish = 'complete' THEN b.family_id ELSE b.batch_id END, b.batch_id
          ) AS head
   FROM batch b
   JOIN pipeline p USING (pipeline_id)
@@ -345,7 +345,7 @@ FROM (
                 SELECT FROM batch r
                 WHERE r.status IN ('open', 'held') AND r.replaces_batch_id = b.family_id)
                 THEN 'being_replaced'
-              WHEN b.settle = 'hold' AND EXISTS (
+              WHEN b.publish = 'complete' AND EXISTS (
                 SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
                 THEN 'records_failed'
          END AS obstacle
@@ -361,7 +361,7 @@ COMMENT ON COLUMN state_progress.state IS
 COMMENT ON COLUMN state_progress.waits_for_batch_id IS
   'The batch that holds it up, maybe itself; null if nothing does.';
 COMMENT ON COLUMN state_progress.waits_because IS
-  'What that batch lacks: undecided; being_replaced; records_failed (settle="hold"); '
+  'What that batch lacks: undecided; being_replaced; records_failed (publish="complete"); '
   'state_due.';
 COMMENT ON COLUMN state_progress.step_run_id IS
   'The run that made the state; the greatest of a stage made the current one.';
@@ -427,9 +427,9 @@ CROSS JOIN LATERAL (
       WHEN s.kind = 'sink' THEN EXISTS (
         SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND s.declaration -> 'reads' ? r.step
           AND r.state = 'committed')
-      ELSE (s.partial AND b.settle <> 'hold'
+      ELSE (s.partial AND b.publish <> 'complete'
         OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id
-                       AND (b.settle = 'hold'
+                       AND (b.publish = 'complete'
                             OR coalesce(s.declaration -> 'awaits' ? m.source, true))))
         AND NOT EXISTS (
           SELECT FROM batch_step i

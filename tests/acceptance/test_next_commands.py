@@ -258,7 +258,7 @@ def abandoned(lab):
 
 def held_back(lab):
     """The pipeline publishes nothing before all records are acked."""
-    lab.declare(settle="hold")
+    lab.declare(publish="complete")
     return lab.type(RUN)
 
 

@@ -119,8 +119,8 @@ def test_a_partial_total_is_replaced(spark):
 
 
 def test_a_partial_total_of_a_batch_that_holds(spark):
-    """With settle="hold" there is no early total: the complete one is the first."""
-    options = {"partial": True, "settle": "hold"}
+    """With publish="complete" there is no early total: the complete one is the first."""
+    options = {"partial": True, "publish": "complete"}
     flown = {"flights": totals.FLOWN}
     result = testing.run_batch(totals.pipeline(lose=[4], **options), flown, spark=spark)
     assert totals.daily(result) == []

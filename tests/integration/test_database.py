@@ -193,7 +193,7 @@ def test_enums_are_those_of_the_code(ledger):
         "batch_kind": states.BatchKind,
         "run_state": states.RunState,
         "guarantee": states.Guarantee,
-        "settle_policy": states.SettlePolicy,
+        "publish_policy": states.PublishPolicy,
     }
     for name, members in expected.items():
         labels = ledger.row(f"SELECT enum_range(NULL::{name})::text[] AS members").members

@@ -69,7 +69,7 @@ def test_what_is_right_is_well(check, tmp_path, database):
     """Stages with references, marks, several inputs, whole ones, combines and states of a pipeline
     without a fault are all well, and nothing is claimed or written.
     """
-    flow = orders(tmp_path, settle="hold")
+    flow = orders(tmp_path, publish="complete")
 
     @flow.stage(reads="orders")
     def named(orders, *, customers):

@@ -69,12 +69,12 @@ def test_each_sink_says_what_it_has_published(ledger):
 
 
 def test_the_sinks_of_a_batch_that_holds_wait(ledger):
-    """With settle="hold" each names the failed records, until a person gives them up."""
-    batch, _ = ledger.whole_batch(pipeline(settle="hold"), 5, lose_sink=[0, 1])
+    """With publish="complete" each names the failed records, until a person gives them up."""
+    batch, _ = ledger.whole_batch(pipeline(publish="complete"), 5, lose_sink=[0, 1])
     ledger.settle(batch.batch_id)
     (waits,) = lines_of(ledger, batch.batch_id)
     assert waits.endswith(
-        f' It waits for 2 failed records of batch {batch.batch_id} (settle="hold").'
+        f' It waits for 2 failed records of batch {batch.batch_id} (publish="complete").'
         f" Replay them: ackledger replay m:p --batch {batch.batch_id}"
     )
     assert [

@@ -358,7 +358,7 @@ def test_acked_records_that_a_replay_breaks_are_new_failures(ledger):
     ("options", "otherwise"),
     [
         ({}, "Or publish the rest anyway"),
-        ({"settle": "hold"}, "Or let these records fail"),
+        ({"publish": "complete"}, "Or let these records fail"),
         ({"guarantee": "at_least_once"}, "Or let these records fail"),
     ],
 )

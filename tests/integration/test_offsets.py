@@ -469,23 +469,23 @@ def test_commit_waits_and_may_come_twice(runner, feed):
 
 
 def test_commit_waits_for_a_batch_that_is_held_back(runner, feed, shown):
-    """With settle="hold" nothing of the batch is published before its replay is settled."""
-    run = runner(fed(feed, lose=[2], settle="hold"))
+    """With publish="complete" nothing of the batch is published before its replay is settled."""
+    run = runner(fed(feed, lose=[2], publish="complete"))
     first = run.open_day(1)
     run.settled(first)
     feed.add(4)
     run.settled(run.open_day(2))
     assert feed.commits == []
-    fixed = runner(fed(feed, settle="hold"))
+    fixed = runner(fed(feed, publish="complete"))
     fixed.settled(fixed.open_replay(first.batch_id))
     assert shown() == [1, 2, 3, 4]
     assert feed.commits == [(1, 3), (2, 4)]
 
 
 def test_commit_waits_for_a_replay_without_what_was_given_up(runner, feed, shown):
-    """With settle="hold" and a record whose replays are used up nothing is published before a
+    """With publish="complete" and a record whose replays are used up nothing is published before a
     replay has left it out."""
-    run = runner(ranked(feed, lose=[2], settle="hold", max_replays=0))
+    run = runner(ranked(feed, lose=[2], publish="complete", max_replays=0))
     batch = run.open_day(1)
     run.settled(batch)
     assert (feed.commits, shown()) == ([], [])

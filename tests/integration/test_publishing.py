@@ -239,16 +239,16 @@ def test_a_sink_that_never_ran_withholds_what_the_others_staged(runner, tmp_path
 
 
 def test_hold_publishes_nothing_until_nothing_is_failed(runner, tmp_path, sink_rows):
-    """With settle="hold" the batch and its replays are published once every record is acked or
+    """With publish="complete" the batch and its replays are published once every record is acked or
     quarantined.
     """
     numbers(tmp_path)
-    run = runner(branching(lose=LOST, settle="hold", max_replays=2))
+    run = runner(branching(lose=LOST, publish="complete", max_replays=2))
     batch = run.open()
     run.settled(batch)
     run.settled(run.open_replay(batch.batch_id, "first"))
     assert shown(sink_rows) == Counter()
-    again = runner(branching(lose={3}, settle="hold", max_replays=2))
+    again = runner(branching(lose={3}, publish="complete", max_replays=2))
     again.settled(again.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
     summary = run.ledger.summary(batch.batch_id)
@@ -387,8 +387,8 @@ def test_the_guarantee_is_a_switch(runner, tmp_path, sink_rows, monkeypatch):
     assert run.guarantee is Guarantee.AT_LEAST_ONCE
     monkeypatch.setenv("ACKLEDGER_GUARANTEE", "at_least_once")
     assert type(job.settings)().guarantee is Guarantee.AT_LEAST_ONCE
-    held = branching(guarantee=None, settle="hold")
-    with pytest.raises(DeclarationError, match=r"settle='hold'.*run it exactly once"):
+    held = branching(guarantee=None, publish="complete")
+    with pytest.raises(DeclarationError, match=r"publish='complete'.*run it exactly once"):
         opened("eeeee", held, guarantee=Guarantee.AT_LEAST_ONCE)
 
 

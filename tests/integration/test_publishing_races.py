@@ -36,7 +36,7 @@ def test_two_replays_of_a_held_batch_settle_at_once(ledger):
     """Of two settlements that leave nothing failed one sees it, and decides what is published of
     all three.
     """
-    flow = pipeline(settle="hold", guarantee="exactly_once")
+    flow = pipeline(publish="complete", guarantee="exactly_once")
     old, roots = ledger.whole_batch(flow, 5, lose_sink=[0, 1])
     ledger.settle(old.batch_id)
     first = ledger.replay(flow, old.batch_id, "first", record=roots[0])
@@ -56,7 +56,7 @@ def test_two_replays_of_a_held_batch_settle_at_once(ledger):
 
 def test_a_held_batch_is_decided_when_its_last_replay_is_abandoned(ledger):
     """A replay by hand that is abandoned leaves nothing failed: what was held is published."""
-    flow = pipeline(settle="hold", guarantee="exactly_once", max_replays=1)
+    flow = pipeline(publish="complete", guarantee="exactly_once", max_replays=1)
     old, roots = ledger.whole_batch(flow, 5, lose_sink=[0, 1])
     ledger.settle(old.batch_id)
     failing = ledger.replay(flow, old.batch_id, "failing", record=roots[0])
@@ -417,7 +417,7 @@ def test_a_sink_that_refuses_keeps_no_other_flow_waiting(runner, tmp_path, targe
 def test_what_could_not_be_right_is_refused():
     """A declaration under which a sink could not show each record once."""
     with pytest.raises(DeclarationError, match="at least once they publish it at once"):
-        Pipeline("x", guarantee="at_least_once", settle="hold")
+        Pipeline("x", guarantee="at_least_once", publish="complete")
 
 
 def test_an_incremental_source_has_no_interval_to_replace():

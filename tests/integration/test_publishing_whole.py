@@ -1,5 +1,5 @@
 """Exactly once with whole stages: rows whose records all arrived are published at once, or with
-``settle="hold"`` once nothing is failed, and a replay of the whole batch replaces them.
+``publish="complete"`` once nothing is failed, and a replay of the whole batch replaces them.
 """
 
 import pytest
@@ -69,17 +69,17 @@ def ids(result, sink="sales"):
 ALL = [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(("settle", "first"), [("publish_acked", [1, 3, 4, 5]), ("hold", [])])
-def test_what_is_published_while_a_record_is_failed(spark, settle, first):
-    """The rows of all records that arrived are published at once, or with settle="hold" nothing,
-    also in a sink beside the join; the replay brings all.
+@pytest.mark.parametrize(("publish", "first"), [("settled", [1, 3, 4, 5]), ("complete", [])])
+def test_what_is_published_while_a_record_is_failed(spark, publish, first):
+    """The rows of all records that arrived are published at once, or with publish="complete"
+    nothing, also in a sink beside the join; the replay brings all.
     """
-    result = testing.run_batch(joining([2], settle=settle), SHOP, spark=spark)
+    result = testing.run_batch(joining([2], publish=publish), SHOP, spark=spark)
     assert result.roots.failed == 1
     assert ids(result) == ids(result, "log") == first
-    still = testing.replay(result, joining([2], settle=settle))
+    still = testing.replay(result, joining([2], publish=publish))
     assert ids(still) == ids(still, "log") == first
-    again = testing.replay(result, joining(settle=settle))
+    again = testing.replay(result, joining(publish=publish))
     assert again.roots.failed == 0
     assert ids(again) == ids(again, "log") == ALL
 
@@ -148,15 +148,15 @@ def test_a_poison_after_the_total(spark):
     assert sold(fixed) == [("a", 10 * 2 * 190, 40), B]
 
 
-@pytest.mark.parametrize("settle", ["publish_acked", "hold"])
-def test_taken_from_quarantine_a_record_joins_what_is_published(spark, settle):
+@pytest.mark.parametrize("publish", ["settled", "complete"])
+def test_taken_from_quarantine_a_record_joins_what_is_published(spark, publish):
     """A batch that was published without a record is published with it, in its place. Where the
     record fails again, what is published lacks it as before.
     """
-    options = {"max_replays": 0, "settle": settle}
+    options = {"max_replays": 0, "publish": publish}
     result = testing.run_batch(totals(poison=7, **options), ORDERED, spark=spark)
     without = [("a", 10 * 2 * (190 - 7), 38), B]
-    assert sold(result) == ([] if settle == "hold" else without)
+    assert sold(result) == ([] if publish == "complete" else without)
     assert sold(testing.replay(result, totals(poison=7, **options))) == without
     in_vain = testing.replay(result, totals(poison=7, **options), quarantined=True)
     assert (sold(in_vain), in_vain.roots.failed) == (without, 1)
@@ -285,11 +285,11 @@ def test_a_driver_that_dies_between_settlement_and_publication(runner, tmp_path,
 
 
 def test_a_replay_in_vain_leaves_what_is_pending(runner, tmp_path, sink_rows):
-    """With settle="hold" rows that were to be published are published, even if a record that was
-    taken from quarantine has failed again before.
+    """With publish="complete" rows that were to be published are published, even if a record that
+    was taken from quarantine has failed again before.
     """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,b,1\n")
-    run = runner(by_customer(ORDERS, bad=[1], max_replays=0, settle="hold"))
+    run = runner(by_customer(ORDERS, bad=[1], max_replays=0, publish="complete"))
     batch = run.open()
     run.settled(batch)
     without = run.open_replay(batch.batch_id, "without")

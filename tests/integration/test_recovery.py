@@ -63,16 +63,16 @@ def test_what_a_state_waits_for_is_reported(ledger, stuck):
 
 
 def test_a_state_waits_for_failed_records(ledger):
-    """With settle="hold" a settled batch whose record failed keeps the state waiting: the view has
-    the code, the sentence the commands.
+    """With publish="complete" a settled batch whose record failed keeps the state waiting: the view
+    has the code, the sentence the commands.
     """
-    flow = summing(settle="hold")
+    flow = summing(publish="complete")
     batch, _ = ledger.whole_batch(flow, lose_middle=[3])
     ledger.settle(batch.batch_id)
     (sentence,) = ledger.transact(waits_for, batch.batch_id)
     assert code(ledger, batch) == Obstacle.RECORDS_FAILED
     assert sentence.endswith(
-        'records of it are failed, and its pipeline has settle="hold" (interval 2013-01-01 to '
+        'records of it are failed, and its pipeline has publish="complete" (interval 2013-01-01 to '
         f"2013-01-02). See which and why: ackledger failed --batch {batch.batch_id}. Replay them: "
         f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id}"
     )

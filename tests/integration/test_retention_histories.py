@@ -56,7 +56,7 @@ def delivering(lost):
 
 def totalling(lost):
     """By customer: shares of the day, the day's totals, and balances over the days."""
-    pipeline = orders(lost, settle="hold")
+    pipeline = orders(lost, publish="complete")
 
     @pipeline.stage(reads="checked", whole=True)
     def shared(frame):

@@ -641,17 +641,17 @@ def test_a_reader_sees_one_whole_state_at_any_time(runner, days):
 
 
 def test_hold_takes_a_family_in_whole(runner, days, balances):
-    """With settle="hold" batch 1 waits for its replay, batch 2 behind both: the state sees days
-    in order.
+    """With publish="complete" batch 1 waits for its replay, batch 2 behind both: the state sees
+    days in order.
     """
-    run = runner(totals(lose=[104], settle="hold"))
+    run = runner(totals(lose=[104], publish="complete"))
     ledger = run.ledger
     first = run.open_day(1)
     run.settled(first)
     run.settled(run.open_day(2))
     assert balances() == []
     assert queue(ledger) == [(1, "waiting", 1), (2, "waiting", 1)]
-    fixed = runner(totals(settle="hold"))
+    fixed = runner(totals(publish="complete"))
     fixed.settled(fixed.open_replay(first.batch_id))
     assert history(ledger) == [1, 3, 2]
     assert balances() == oracle(1, 2)
@@ -678,17 +678,17 @@ def test_a_whole_batch_is_included_once(runner, days, balances):
 
 
 def test_hold_takes_up_no_quarantined_record_after_a_later_batch(runner, days, balances):
-    """With settle="hold" it would come at its original's place, where the state has gone past;
+    """With publish="complete" it would come at its original's place, where the state has gone past;
     before that it may.
     """
-    run = runner(totals(fail=[104], max_replays=0, settle="hold"))
+    run = runner(totals(fail=[104], max_replays=0, publish="complete"))
     ledger = run.ledger
     first = run.open_day(1)
     run.settled(first)
-    fixed = runner(totals(max_replays=0, settle="hold"))
+    fixed = runner(totals(max_replays=0, publish="complete"))
     fixed.settled(fixed.open_replay(first.batch_id, "in time", quarantined=True))
     lossy = run.open_day(2)
-    bad = runner(totals(fail=[201], max_replays=0, settle="hold"))
+    bad = runner(totals(fail=[201], max_replays=0, publish="complete"))
     bad.settled(lossy)
     run.settled(run.open_day(3))
     assert history(ledger) == [1, 2, 3, 4]
@@ -700,10 +700,10 @@ def test_hold_takes_up_no_quarantined_record_after_a_later_batch(runner, days, b
 
 
 def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances):
-    """With settle="hold" it would be taken in out of order: its interval comes as a batch of its
-    own, at the end.
+    """With publish="complete" it would be taken in out of order: its interval comes as a batch of
+    its own, at the end.
     """
-    run = runner(totals(message_timeout="10s", settle="hold"))
+    run = runner(totals(message_timeout="10s", publish="complete"))
     ledger = run.ledger
     run.abandoned_day(1, "flights")
     run.settled(run.open_day(2))
@@ -809,7 +809,7 @@ def test_word_count_over_batches(spark, guarantee):
 
 def ranked(lose=(), fail=(), **options) -> Pipeline:
     """flights -> a rank within the carrier -> delays by carrier over batches."""
-    options = {"max_replays": 0 if fail else 2, "settle": "hold", **options}
+    options = {"max_replays": 0 if fail else 2, "publish": "complete", **options}
     pipeline = totals(lose=lose, fail=fail, **options)
     del pipeline._steps["balance"], pipeline._steps["balances"], pipeline._steps["departures"]
 

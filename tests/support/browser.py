@@ -214,8 +214,8 @@ _TIMES = re.compile(
 
 
 def _words(parts: Sequence[Locator]) -> list[str]:
-    lines = [text for part in parts for text in part.evaluate(_TEXTS)]
-    return "\n".join(_TIMES.sub("...", text) for text in lines).splitlines()
+    texts = ("\n".join(part.evaluate(_TEXTS)) for part in parts)
+    return [_TIMES.sub("...", line) for text in texts for line in text.split("\n")]
 
 
 def _stacked(page: Page, parts: Sequence[Sequence[Locator]]) -> bytes:

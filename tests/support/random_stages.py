@@ -26,7 +26,6 @@ from ledger import (
     failed,
     merge_anchors,
 )
-from ledger.pipeline.steps.source import Span
 from tests.support.random_flow import BROKEN, MEANT, NO_GOOD, TOO, Misread, Stage
 from tests.support.random_pipelines import Plan, Sink
 from tests.support.warehouse import Warehouse
@@ -46,8 +45,8 @@ DEDUP = {
 class World:
     """The folder and the database of a plan: what its sources read and its sinks write."""
 
-    def __init__(self, plan: Plan, folder: Path, warehouse: Warehouse, span: Span):
-        self.plan, self.folder, self.warehouse, self.span = plan, folder, warehouse, span
+    def __init__(self, plan: Plan, folder: Path, warehouse: Warehouse):
+        self.plan, self.folder, self.warehouse = plan, folder, warehouse
         for source in plan.sources:
             (folder / source.name).mkdir()
             half = len(source.records) // 2
@@ -108,10 +107,10 @@ class World:
         """The plan's pipeline with the faults of a round."""
         plan = self.plan
         options = {"guarantee": plan.guarantee, "max_replays": plan.max_replays}
-        pipeline = Pipeline("random", **options, settle="hold" if plan.hold else "publish_acked")
+        pipeline = Pipeline("random", **options, publish="complete" if plan.hold else "settled")
         for source in plan.sources:
             files = FileSource(f"{source.name}/*.csv", schema=SCHEMA)
-            pipeline.source(source.name, files, span=self.span)
+            pipeline.source(source.name, files)
         for stage in plan.stages:
             self._declare(pipeline, stage, plan.is_faulty(stage.name, round_))
         for sink in plan.sinks:

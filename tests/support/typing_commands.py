@@ -13,7 +13,7 @@ from ledger.airflow.pipelines import SELECTING
 from ledger.cli.base import app
 from ledger.core.declared_steps import DeclaredStep
 from ledger.core.run_request import REPROCESS
-from ledger.core.states import BatchKind, Guarantee, SettlePolicy
+from ledger.core.states import BatchKind, Guarantee, PublishPolicy
 from ledger.store.queries.batches import Batch
 
 CONFS = {
@@ -41,7 +41,7 @@ def batch(**values: Any) -> Batch:
         "params": {"region": "north west"},
         "topology": _TOPOLOGY,
         "guarantee": Guarantee.EXACTLY_ONCE,
-        "settle": SettlePolicy.PUBLISH_ACKED,
+        "publish": PublishPolicy.SETTLED,
         **values,
     }
     return Batch(**{field.name: defaults.get(field.name) for field in fields(Batch)})

@@ -21,7 +21,7 @@ from ledger.batch.advice.records import (
 from ledger.batch.advice.sinks import SinkState, of_sink, of_sinks, state_of
 from ledger.batch.records.explain import _last_seen
 from ledger.core.run_request import REPROCESS, Interval
-from ledger.core.states import BatchKind, FailureCause, HoldCause, Need, Obstacle, SettlePolicy
+from ledger.core.states import BatchKind, FailureCause, HoldCause, Need, Obstacle, PublishPolicy
 from ledger.store.queries.sinks import SinkRows
 from tests.support.places import ROOT
 from tests.support.typing_commands import batch, require_typed
@@ -205,12 +205,12 @@ def test_each_standing_of_a_batch_has_a_sentence_and_a_command(standing, kind, d
         assert ("message_timeout" in str(result)) is waits
 
 
-@pytest.mark.parametrize("settle", SettlePolicy)
+@pytest.mark.parametrize("publish", PublishPolicy)
 @pytest.mark.parametrize("dag_id", ["", "a"])
 @pytest.mark.parametrize("cause", HoldCause)
-def test_each_hold_has_a_sentence_and_a_command(settle, dag_id, cause):
+def test_each_hold_has_a_sentence_and_a_command(publish, dag_id, cause):
     """A batch on hold runs again; only one with too many failures is released."""
-    owner = batch(settle=settle, dag_id=dag_id, held_for=cause, held_reason="3 of 10 failed")
+    owner = batch(publish=publish, dag_id=dag_id, held_for=cause, held_reason="3 of 10 failed")
     result = advice.of_hold(owner, "jobs.a:pipeline")
     assert result.because == "3 of 10 failed"
     is_over_limit = cause is HoldCause.FAILURES
@@ -281,7 +281,7 @@ PUBLISH_IT = ". Publish it: ackledger publish jobs.a:pipeline --batch 7"
             sink(holds=True, failed=3),
             SinkState.WAITING,
             "published nothing, withheld 1,200 rows. It waits for 3 failed records of batch 7"
-            f' (settle="hold"). Replay them: {REPLAY}',
+            f' (publish="complete"). Replay them: {REPLAY}',
         ),
         (
             sink(state="decided"),

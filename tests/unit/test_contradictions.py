@@ -125,13 +125,13 @@ def test_a_replay_of_a_whole_batch_replaces_rows(reads):
 
 
 def test_a_state_includes_a_whole_batch_once():
-    """Where a replay takes the whole batch, a state goes with settle="hold" alone."""
-    for settle in ("publish_acked", "hold"):
-        declared = joined(settle=settle).stateful("s", "w").sink("out", "s")
-        if settle == "hold":
+    """Where a replay takes the whole batch, a state goes with publish="complete" alone."""
+    for publish in ("settled", "complete"):
+        declared = joined(publish=publish).stateful("s", "w").sink("out", "s")
+        if publish == "complete":
             assert declared.pipeline.steps()
             continue
-        with pytest.raises(DeclarationError, match=r"state 's' .* declare .* settle='hold'"):
+        with pytest.raises(DeclarationError, match=r"state 's' .* declare .* publish='complete'"):
             declared.pipeline.steps()
 
 

@@ -13,7 +13,7 @@ PARTS = ROOT / "ledger" / "airflow" / "pages" / "static" / "parts.js"
 OF_TYPES = {
     state
     for name, states in re.findall(r"CREATE TYPE (\w+) AS ENUM \(([^)]*)\)", TABLES.read_text())
-    if name not in ("batch_kind", "failure_cause", "hold_cause", "guarantee", "settle_policy")
+    if name not in ("batch_kind", "failure_cause", "hold_cause", "guarantee", "publish_policy")
     for state in re.findall(r"'(\w+)'", states)
 }
 OTHERS = {

@@ -8,7 +8,7 @@ from ledger.batch.advice.actions import IN_AIRFLOW, Action, Actions, Advice
 from ledger.core import commands
 from ledger.core.commands import ANY_TARGET, ackledger, trigger
 from ledger.core.run_request import REPROCESS, Interval
-from ledger.core.states import BatchKind, HoldCause, Need, Obstacle, SettlePolicy
+from ledger.core.states import BatchKind, HoldCause, Need, Obstacle, PublishPolicy
 from ledger.core.text import quantity
 from ledger.store.queries.batches import Batch
 
@@ -70,7 +70,7 @@ def of_hold(batch: Batch, target: str) -> Advice:
         )
     if batch.held_for is not HoldCause.FAILURES:
         return Advice(because, (Action("To go on", rerun),))
-    published_later = batch.exactly_once and batch.settle is SettlePolicy.PUBLISH_ACKED
+    published_later = batch.exactly_once and batch.publish is PublishPolicy.SETTLED
     otherwise = "Or publish the rest anyway" if published_later else "Or let these records fail"
     release = Action(otherwise, ackledger("release", batch.batch_id))
     return Advice(because, (Action("Fix it and rerun", rerun), release))
@@ -155,7 +155,7 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, Mapping[str, str | None]]] = {
     Obstacle.UNDECIDED: ("it has just been settled", {"Ask again": None}),
     Obstacle.BEING_REPLACED: ("it is being replaced", {"It goes on once that is decided": None}),
     Obstacle.RECORDS_FAILED: (
-        'records of it are failed, and its pipeline has settle="hold"',
+        'records of it are failed, and its pipeline has publish="complete"',
         {"See which and why": "failed", "Replay them": "replay"},
     ),
     Obstacle.STATE_DUE: ("the next run applies it", {"To apply it now": "publish"}),

@@ -108,7 +108,7 @@ class Case:
 
     @classmethod
     def of(cls, cause: str, state: str, **others: Any) -> "Case":
-        """Return the case of a row of ``reports.failed_cases``, column by column."""
+        """Return the case of a row of ``failures.cases``, column by column."""
         return cls(cause=FailureCause(cause), state=RecordState(state), **others)
 
     def in_words(self, sentence: str) -> str:

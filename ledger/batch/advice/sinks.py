@@ -105,7 +105,7 @@ def _partly_published(row: SinkRows) -> str:
 
 def _waits(row: SinkRows) -> str:
     held = "" if row.staged_rows is None else f", withheld {_rows(row.staged_rows)}"
-    because = ' (settle="hold")' if row.holds else ""
+    because = ' (publish="complete")' if row.holds else ""
     return f"published nothing{held}. It waits for {_failed(row)}{because}"
 
 

@@ -16,7 +16,7 @@ from ledger.core.states import (
     BatchStatus,
     Guarantee,
     HoldCause,
-    SettlePolicy,
+    PublishPolicy,
 )
 from ledger.errors import InputError, NotReadyError
 from ledger.store.queries.rows import first_of
@@ -64,7 +64,7 @@ class Batch:
     released: bool
     replaces_batch_id: int | None
     guarantee: Guarantee
-    settle: SettlePolicy
+    publish: PublishPolicy
     allow_failed: float
     settled_at: datetime | None
     roots: int | None
@@ -110,7 +110,7 @@ SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, p.created_at AS pipeline_s
        b.interval_end, b.params, b.selection, b.held_for, b.held_reason,
        (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
-       b.tracking, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
+       b.tracking, b.released, b.replaces_batch_id, b.guarantee, b.publish, b.settled_at, b.roots,
        b.failed_roots, b.files_expired_at, b.first_attempt, p.allow_failed, p.target,
        p.message_timeout, p.max_batch_age, p.max_replays, p.hold_above, p.replay_limit,
        p.replay_backoff, p.replay_backoff_cap
@@ -119,7 +119,7 @@ FROM batch b JOIN pipeline p USING (pipeline_id)
 
 
 _ENUMS = {"kind": BatchKind, "status": BatchStatus, "held_for": HoldCause}
-_ENUMS |= {"guarantee": Guarantee, "settle": SettlePolicy}
+_ENUMS |= {"guarantee": Guarantee, "publish": PublishPolicy}
 
 
 def _batch(topology: Sequence[Mapping[str, Any]], **columns: Any) -> Batch:
@@ -184,10 +184,10 @@ def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     statement = text("""
         INSERT INTO batch (pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id,
                            status, interval_start, interval_end, params, selection, tracking,
-                           replaces_batch_id, guarantee, settle)
+                           replaces_batch_id, guarantee, publish)
         VALUES (:pipeline_id, :steps_version, :kind, :original_batch_id, :dag_id, :run_id, 'open',
                 :interval_start, :interval_end, cast(:params AS jsonb), cast(:selection AS jsonb),
-                :tracking, :replaces_batch_id, :guarantee, :settle)
+                :tracking, :replaces_batch_id, :guarantee, :publish)
         RETURNING batch_id
     """)
     version = declare_steps(connection, values["pipeline_id"], values["topology"])

@@ -199,7 +199,7 @@ def uncommitted(connection: Connection, pipeline: str, source: str) -> dict[int,
                    AND NOT EXISTS (
                      SELECT FROM pending_follow_up f WHERE f.family_id = s.batch_id
                        AND f.follow_up = 'publish')
-                   AND NOT (b.settle = 'hold' AND EXISTS (
+                   AND NOT (b.publish = 'complete' AND EXISTS (
                      SELECT FROM open_failure m WHERE m.original_batch_id = s.batch_id))
                  ) OVER (ORDER BY s.claim_number) AS is_whole
           FROM batch_source s JOIN pipeline p USING (pipeline_id) JOIN batch b USING (batch_id)

@@ -48,9 +48,9 @@ def of_batch(connection: Connection, batch_id: int) -> list[SinkRows]:
     statement = text("""
         SELECT s.name AS sink, b.batch_id, b.family_id AS original_id, b.status::text AS status,
                s.after, s.stateful,
-               b.settle = 'hold' AS holds,
+               b.publish = 'complete' AS holds,
                EXISTS (SELECT FROM batch_step c WHERE c.batch_id = s.batch_id AND c.partial
-                       AND s.declaration -> 'reads' ? c.name) AND b.settle <> 'hold' AS early,
+                       AND s.declaration -> 'reads' ? c.name) AND b.publish <> 'complete' AS early,
                EXISTS (SELECT FROM batch_step w WHERE w.batch_id = b.batch_id AND w.merges)
                  AS whole,
                r.output_rows AS staged_rows, x.state, x.rows AS published_rows, x.withheld_rows,
@@ -78,7 +78,7 @@ def of_batch(connection: Connection, batch_id: int) -> list[SinkRows]:
                                   AND coalesce(m.not_before <= now(), true)), false) AS replayable
           FROM failed_message m
           WHERE m.original_batch_id = b.family_id AND m.status IN ('failed', 'replaying')
-            AND (b.settle = 'hold' OR NOT s.after
+            AND (b.publish = 'complete' OR NOT s.after
                  OR coalesce(s.declaration -> 'awaits' ? m.source, true))) m
         WHERE s.batch_id = :id AND s.kind = 'sink' ORDER BY s.number
     """)
