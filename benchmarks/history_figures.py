@@ -33,7 +33,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.settings import Settings
 from ledger.store import embedded
 from ledger.store.connection import PAYLOAD_READER, READER, Database
-from ledger.store.queries import reports
+from ledger.store.queries import failures, reports
 from ledger.store.upgrade import upgrade
 
 PAGE = 50
@@ -171,7 +171,7 @@ def _actions(database: Database, settings: Settings) -> dict[str, Action]:
         "status of a batch": Action(lambda: summarize(database, batch.batch_id)),
         "explain": Action(lambda: explain(database, record)),
         "the first view of the pages": Action(partial(_first_view, as_reader)),
-        "failed": Action(lambda: database.transact(lambda c: reports.failures(c, none))),
+        "failed": Action(lambda: database.transact(lambda c: failures.summaries(c, none))),
         **{
             f"view {view}": Action(partial(_page, database, view, key))
             for view, key in NEWEST.items()

@@ -1,6 +1,6 @@
 """Show in a test that a pipeline loses nothing: see ``ledger.testing.lab``."""
 
-from ledger.store.queries.reports import Failure
+from ledger.store.queries.records import Failure
 from ledger.testing.faults import (
     POINTS,
     Crash,

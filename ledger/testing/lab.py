@@ -61,9 +61,9 @@ from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.store import embedded
 from ledger.store.connection import Database
-from ledger.store.queries import reports
+from ledger.store.queries import records, reports
 from ledger.store.queries.batches import Batch, get_batch
-from ledger.store.queries.reports import Failure
+from ledger.store.queries.records import Failure
 from ledger.store.upgrade import upgrade
 from ledger.testing.faults import Crash, Fault
 from ledger.types.fitting import yielded
@@ -315,7 +315,7 @@ class _Lab:
         keep_all(self.database, None)
         summary = summarize(self.database, batch_id)
         failed = self.database.transact(
-            lambda c: reports.failed_records(c, batch_id), engine=self.database.payload_reader
+            lambda c: records.failed_in(c, batch_id), engine=self.database.payload_reader
         )
         return BatchResult(
             batch_id,

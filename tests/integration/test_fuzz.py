@@ -17,7 +17,8 @@ from ledger.cli import base, listing, records, tables
 from ledger.core.text import MOST_REASON, printable
 from ledger.deltas.posting import NO_REASON
 from ledger.errors import DeclarationError, InputError
-from ledger.store.queries import payloads, reports
+from ledger.store.queries import failures, reports
+from ledger.store.queries.records import matches
 from tests.support.ledgers import Ledger
 
 NASTY = (
@@ -112,8 +113,8 @@ def test_a_reason_is_kept_as_it_can_be(migrated, reasons):
     ledger.settle(batch.batch_id)
     rows = ledger.rows("SELECT reason FROM failed_root_detail ORDER BY root_id")
     assert [row.reason for row in rows] == [_stored(reason) for reason in reasons]
-    failures = ledger.transact(reports.failures, SELECTION)
-    shown = [on_terminal(tables.failures([asdict(row) for row in failures]))]
+    summaries = ledger.transact(failures.summaries, SELECTION)
+    shown = [on_terminal(tables.failures([asdict(row) for row in summaries]))]
     for root, reason in zip(roots, reasons, strict=True):
         explanation = vars(ledger.explain(root))
         shown.append(on_terminal(records._explained(explanation)))
@@ -169,7 +170,7 @@ def test_content_and_keys_of_any_text(migrated, tmp_path_factory, fields):
         assert json.loads(payload.content) == fields
     else:
         assert "\0" in "".join(fields.values()) or len(payload.content) > MOST_CHARACTERS
-    messages = ledger.database.transact(lambda c: list(payloads.records(c, SELECTION, (), 5)))
+    messages = ledger.database.transact(lambda c: list(matches(c, SELECTION, (), 5)))
     shown = [
         on_terminal(listing.listed({"records": [records._record(record) for record in messages],
                                      "total": 1})),
@@ -207,7 +208,7 @@ def test_a_record_of_a_megabyte(ledger, tmp_path):
         assert rows.content.endswith("characters)")
         assert len(rows.content) < MOST_CHARACTERS + 50
         assert not rows.parsed
-    messages = ledger.database.transact(lambda c: list(payloads.records(c, SELECTION, (), 5)))
+    messages = ledger.database.transact(lambda c: list(matches(c, SELECTION, (), 5)))
     listed = {"records": [records._record(record) for record in messages], "total": 2}
     assert max(map(len, on_terminal(listing.listed(listed)).splitlines())) <= 100
 

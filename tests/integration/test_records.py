@@ -21,7 +21,7 @@ from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import Outcome
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.settings import Settings
-from ledger.store.queries import following, replays, reports
+from ledger.store.queries import failures, following, replays
 from ledger.store.queries import payloads as queries
 from tests.support import ledgers
 from tests.support.ledgers import keyed
@@ -249,10 +249,10 @@ def test_what_is_quarantined_by_hand_needs_no_second_word(ledger):
 
 
 def test_what_was_held_back_is_published_once_the_last_failure_is_quarantined(ledger):
-    """With settle="hold" giving up the last failed record decides that the sinks publish the
+    """With publish="complete" giving up the last failed record decides that the sinks publish the
     rest.
     """
-    pipeline = ledgers.pipeline(settle="hold")
+    pipeline = ledgers.pipeline(publish="complete")
     original, _ = ledger.whole_batch(pipeline, 3, lose_sink=[0])
     ledger.settle(original.batch_id)
     assert ledger.transact(following.waiting, "chain", ["publish"]) == []
@@ -267,8 +267,8 @@ def test_a_reprocessed_batch_counts_no_record_twice(ledger, batch):
     ledger.quarantine("never", "me", record=roots[5])
     ledger.run_all(ledger.reprocess(keyed(max_replays=2)))
     selection = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
-    assert ledger.transact(reports.failures, selection) == []
-    asked = ledger.transact(reports.failures, {**selection, "batch_id": original.batch_id})
+    assert ledger.transact(failures.summaries, selection) == []
+    asked = ledger.transact(failures.summaries, {**selection, "batch_id": original.batch_id})
     assert sum(row.records for row in asked) == 5
     for number in (0, 5):  # one failed, the other was quarantined
         (only,) = ledger.explain(roots[number]).next
@@ -500,7 +500,7 @@ def test_advice_names_commands_that_work(ledger, batch, cli):
     none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 
     def cases(**selection):
-        cases_ = ledger.transact(reports.failed_cases, {**none, **selection}, Case.of)
+        cases_ = ledger.transact(failures.cases, {**none, **selection}, Case.of)
         return {row.step: row for row in cases_}
 
     ledger.keep_payloads(original.batch_id)

@@ -30,7 +30,7 @@ from ledger.core.text import quantity
 from ledger.databases import addresses
 from ledger.errors import ConfigurationError, InputError
 from ledger.spark.tasks import TaskCount, Tasks, counting, watching
-from ledger.store.queries.reports import FailureSummary
+from ledger.store.queries.failures import FailureSummary
 from scripts import site
 
 COUNTS = {"total": 336776, "acked": 336776, "failed": 12345, "quarantined": 0, "pending": 0}

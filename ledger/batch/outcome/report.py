@@ -13,7 +13,7 @@ from ledger.batch.outcome.summary import Summary
 from ledger.batch.records.failures import ON_HOLD
 from ledger.core.commands import ANY_TARGET, CLEAR_SETTLE, ackledger
 from ledger.core.states import BatchStatus, Outcome
-from ledger.store.queries.reports import FailureSummary
+from ledger.store.queries.failures import FailureSummary
 
 # Exit codes: nothing is decided; records failed; quarantined records are not accepted.
 ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4

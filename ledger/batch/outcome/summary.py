@@ -13,7 +13,7 @@ from ledger.batch.holds import failures_of
 from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome
 from ledger.store.connection import Database
-from ledger.store.queries import acceptances, batches, reports, sinks
+from ledger.store.queries import acceptances, batches, failures, reports, sinks
 from ledger.store.queries.sinks import SinkRows
 
 
@@ -115,7 +115,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
     family = database.transact(lambda c: reports.batch_counts(c, batch.original_id))
     lost = family.failed + family.quarantined
     steps = database.transact(lambda c: reports.step_table(c, batch_id))
-    cases = database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}, Case.of))
+    cases = database.transact(lambda c: failures.cases(c, {"batch_id": batch_id}, Case.of))
     undecided = not BatchStatus(row.status).decided
     return Summary(
         batch_id,

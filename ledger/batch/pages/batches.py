@@ -15,9 +15,12 @@ from ledger.core.run_request import Selection
 from ledger.core.states import BatchKind, BatchStatus, HoldCause
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, pages, replays, reports
+from ledger.store.queries import batches, pages, records, replays, reports
+from ledger.store.queries import failures as queries
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.pages import FailureGroup, ListedRecord, Publication
+from ledger.store.queries.failures import FailureGroup
+from ledger.store.queries.pages import Publication
+from ledger.store.queries.records import ListedRecord
 from ledger.store.queries.replays import DueRecords, LeftOut, WaitingRecords
 
 _GROUPS = 50  # causes that a preview lets a person choose from
@@ -125,7 +128,7 @@ def batch(database: Database, number: int) -> BatchPage:
         itself = batches.get_batch(connection, number)
         related = reports.family(connection, number, _FAMILY)
         family = page_batches(connection, [number, *related])
-        counted = pages.failures(connection, number)
+        counted = queries.groups(connection, number)
         failures = [row for row in counted if row.reason is not None]
         # Of a batch on hold, the records that would be missing.
         losses: list[dict[str, Any]] = [
@@ -180,7 +183,7 @@ def failed(database: Database, number: int, filters: Mapping[str, Any]) -> Recor
     def work(connection: Connection) -> list[ListedRecord]:
         pages.limit_time(connection)
         on_hold = batches.get_batch(connection, number).held_for is HoldCause.FAILURES
-        return pages.records(connection, number, filters, on_hold=on_hold)
+        return records.page(connection, number, filters, on_hold=on_hold)
 
     rows = database.transact(work)
     page = rows[: pages.PAGE]

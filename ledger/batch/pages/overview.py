@@ -9,7 +9,8 @@ from ledger.batch.outcome.summary import Policy
 from ledger.core.run_request import REPROCESS
 from ledger.core.states import BatchStatus
 from ledger.store.connection import Database
-from ledger.store.queries import names, pages
+from ledger.store.queries import pages
+from ledger.store.queries import pipelines as queries
 from ledger.store.queries.pages import ListedBatch
 
 
@@ -63,7 +64,7 @@ class PipelinePage:
 
 def pipelines(database: Database) -> list[str]:
     """Return all pipelines, sorted by name."""
-    return database.transact(names.pipelines)
+    return database.transact(queries.names)
 
 
 def overview(database: Database, pipelines: Sequence[str]) -> Overview:

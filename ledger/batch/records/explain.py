@@ -18,8 +18,7 @@ from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, records
 from ledger.store.queries.holds import SampledRecord
-from ledger.store.queries.payloads import FailedMessage
-from ledger.store.queries.records import DecidedAttempt, EmittedRoot, LastFailure
+from ledger.store.queries.records import DecidedAttempt, EmittedRoot, FailedMessage, LastFailure
 
 NOT_DECIDED = "on hold: not decided"
 

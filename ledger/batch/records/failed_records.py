@@ -13,8 +13,8 @@ from ledger.core import conditions
 from ledger.core.conditions import Comparison
 from ledger.errors import InputError, suggestion
 from ledger.store.connection import Database
-from ledger.store.queries import holds, payloads, redactions
-from ledger.store.queries.payloads import FailedMessage, Fields
+from ledger.store.queries import holds, records, redactions
+from ledger.store.queries.records import FailedMessage, Fields
 
 __all__ = ["FailedMessage"]
 
@@ -42,9 +42,9 @@ def failed_records(
         numbers = {row.message_id for row in sampled}
         # A record of a replay on hold failed before, too.
         others = {**filters, "without": list(numbers)}
-        page = list(payloads.records(connection, others, parsed, limit))
+        page = list(records.matches(connection, others, parsed, limit))
         page += sampled[: limit - len(page)]
-        total = payloads.count(connection, others, parsed) + len(numbers)
+        total = records.count(connection, others, parsed) + len(numbers)
         if not total:
             require_names(connection, filters)
             _require_fields(connection, filters, parsed)
@@ -66,10 +66,10 @@ def read_failed(
     keep_all(database, filters["pipeline"])
 
     def work(connection: Connection) -> Result:
-        if not payloads.count(connection, filters, parsed):
+        if not records.count(connection, filters, parsed):
             require_names(connection, filters)
             _require_fields(connection, filters, parsed)
-        return read(payloads.records(connection, filters, parsed, None))
+        return read(records.matches(connection, filters, parsed, None))
 
     return database.transact(work)
 
@@ -82,10 +82,10 @@ def matching_numbers(database: Database, where: str | None, limit: int) -> tuple
     keep_all(database, None)
 
     def look(connection: Connection) -> tuple[list[int], int]:
-        numbers = [row.message_id for row in payloads.records(connection, anything, parsed, limit)]
+        numbers = [row.message_id for row in records.matches(connection, anything, parsed, limit)]
         sampled = {row.message_id for row in holds.sample(connection, {}, parsed, None)}
         others = {**anything, "without": list(sampled)}
-        total = payloads.count(connection, others, parsed) + len(sampled)
+        total = records.count(connection, others, parsed) + len(sampled)
         numbers += sorted(sampled.difference(numbers))[: limit - len(numbers)]
         if not total:
             _require_fields(connection, anything, parsed)
@@ -111,7 +111,7 @@ def require_fields(
 def _require_fields(
     connection: Connection, filters: Mapping[str, Any], comparisons: Iterable[Comparison]
 ) -> None:
-    sources = payloads.fields(connection, filters)
+    sources = records.fields(connection, filters)
     names = {name for row in sources for name in row.names}
     for comparison in comparisons:
         if names and comparison.name not in names:

@@ -11,8 +11,9 @@ from ledger.batch.advice.records import Case
 from ledger.batch.records.filters import require_names
 from ledger.batch.recovery import on_hold
 from ledger.store.connection import Database
-from ledger.store.queries import batches, holds, reports
-from ledger.store.queries.reports import FailureSummary
+from ledger.store.queries import batches, holds
+from ledger.store.queries import failures as queries
+from ledger.store.queries.failures import FailureSummary
 
 ON_HOLD = holds.ON_HOLD
 SAMPLE = holds.SAMPLE
@@ -22,12 +23,12 @@ _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 def failures(database: Database, filters: Mapping[str, Any]) -> list[FailureSummary]:
     """Return failed records by step and reason, and those that would fail of batches on hold.
 
-    ``filters``: as for ``reports.failures``; an omitted one matches any record. Raises InputError
+    ``filters``: as for ``queries.summaries``; an omitted one matches any record. Raises InputError
     if there are none, and the ledger knows no such batch, step or the like.
     """
 
     def look(connection: Connection) -> list[FailureSummary]:
-        rows = reports.failures(connection, {**_ANY, **filters})
+        rows = queries.summaries(connection, {**_ANY, **filters})
         if not filters.get("recovered"):
             rows += holds.failures(connection, filters)
         if not rows:
@@ -40,7 +41,7 @@ def failures(database: Database, filters: Mapping[str, Any]) -> list[FailureSumm
 def cases(database: Database, filters: Mapping[str, Any]) -> list[Case]:
     """Return failed and quarantined records, by cause. ``filters``: as for ``failures``."""
     return database.transact(
-        lambda c: reports.failed_cases(c, filters, Case.of), engine=database.payload_reader
+        lambda c: queries.cases(c, filters, Case.of), engine=database.payload_reader
     )
 
 

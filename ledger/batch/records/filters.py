@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ledger.errors import InputError, suggestion
-from ledger.store.queries import batches, names, records
+from ledger.store.queries import batches, failures, pipelines, records
 from ledger.store.queries.batches import Batch
 
 _FEW = 5  # reasons that a message names
@@ -26,9 +26,9 @@ def require_names(connection: Connection, filters: Mapping[str, Any]) -> None:
         require_batch(connection, batch_id, pipeline)
     scope = {"pipeline": pipeline, "batch_id": batch_id}
     if filters.get("step") is not None:
-        _require("step", filters["step"], scope, names.steps(connection, scope))
+        _require("step", filters["step"], scope, pipelines.steps(connection, scope))
     if filters.get("source") is not None:
-        _require("source", filters["source"], scope, names.steps(connection, scope, "source"))
+        _require("source", filters["source"], scope, pipelines.steps(connection, scope, "source"))
     if filters.get("reason") is not None:
         _require_reason(connection, scope, filters["reason"])
     if filters.get("record") is not None:
@@ -37,11 +37,9 @@ def require_names(connection: Connection, filters: Mapping[str, Any]) -> None:
 
 def require_pipeline(connection: Connection, name: str) -> None:
     """Raise InputError unless a batch of this pipeline was ever opened."""
-    pipelines = names.pipelines(connection)
-    if name not in pipelines:
-        raise InputError(
-            f"the ledger has no batch of a pipeline {name!r}{suggestion(name, pipelines)}"
-        )
+    names = pipelines.names(connection)
+    if name not in names:
+        raise InputError(f"the ledger has no batch of a pipeline {name!r}{suggestion(name, names)}")
 
 
 def require_batch(connection: Connection, batch_id: int, pipeline: str | None = None) -> Batch:
@@ -60,9 +58,9 @@ def _require(what: str, name: str, scope: Mapping[str, Any], candidates: Collect
 
 
 def _require_reason(connection: Connection, scope: Mapping[str, Any], pattern: str) -> None:
-    if names.has_reason(connection, scope, pattern):
+    if failures.has_reason(connection, scope, pattern):
         return
-    reasons = names.reasons(connection, scope)
+    reasons = failures.reasons(connection, scope)
     if reasons:  # else nothing of it has ever failed, and no reason can be misspelt
         meant = suggestion(pattern, reasons)
         if not meant.endswith("?"):

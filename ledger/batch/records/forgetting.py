@@ -21,9 +21,9 @@ from ledger.core.declarations import SHORTEST_KEEP_SECONDS
 from ledger.core.redaction import is_masked
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import forgetting, holds, payloads, pipelines, records
+from ledger.store.queries import forgetting, holds, pipelines, records
 from ledger.store.queries.forgetting import Holding
-from ledger.store.queries.payloads import FailedMessage
+from ledger.store.queries.records import FailedMessage
 
 __all__ = ["Holding"]
 
@@ -94,7 +94,7 @@ def matching(
     filters = {"pipeline": pipeline, "ever": True}
 
     def look(connection: Connection) -> list[RecordToForget]:
-        matches = [_record(row) for row in payloads.records(connection, filters, conditions, None)]
+        matches = [_record(row) for row in records.matches(connection, filters, conditions, None)]
         failed = {record.record for record in matches}
         for sampled in holds.sample(connection, {"pipeline": pipeline}, conditions, None):
             if sampled.message_id not in failed:

@@ -10,15 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ledger.core.conditions import Comparison
-from ledger.store.queries.causes import REASON
-from ledger.store.queries.payloads import (
-    EmittedRecords,
-    FailedMessage,
-    by_emit,
-    conditions_sql,
-    copy_content,
-)
-from ledger.store.queries.reports import FailureSummary
+from ledger.store.queries.failures import REASON, FailureSummary
+from ledger.store.queries.payloads import EmittedRecords, by_emit, copy_content
+from ledger.store.queries.records import FailedMessage, conditions_sql
 from ledger.store.queries.rows import all_of, first_of
 
 REASONS = 100  # by source and step; rarer ones are counted together
@@ -150,7 +144,7 @@ class SampledRecord(FailedMessage):
 def failures(connection: Connection, selection: Mapping[str, Any]) -> list[FailureSummary]:
     """Return the failures that batches on hold would record, by batch, most records first.
 
-    ``selection``: as for ``reports.failures``; an omitted key matches any.
+    ``selection``: as for ``failures.summaries``; an omitted key matches any.
     """
     statement = text(f"""
         SELECT h.batch_id, p.name AS pipeline, h.step, h.reason, h.records,
@@ -202,7 +196,7 @@ def sample(
     limit: int | None,
 ) -> list[FailedMessage]:
     """Return the records of batches on hold that would fail, in the form in which
-    ``payloads.records`` returns failed ones; only the sampled ones of each batch.
+    ``records.matches`` returns failed ones; only the sampled ones of each batch.
     """
     where, keys = conditions_sql(conditions)
     statement = text(f"SELECT {_COLUMNS} {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit")

@@ -2,10 +2,9 @@
 are limited.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection, text
 
@@ -80,52 +79,6 @@ class Publication:
     replaced_at: datetime | None
     rows: int | None
     withheld_rows: int | None
-
-
-@dataclass(frozen=True)
-class FailureGroup:
-    """Records that failed in a batch at a step.
-
-    ``reason``: None: the group is all failed records of its source.
-    ``failed``: number of records that are still failed, or being replayed.
-    ``accepted``: number of the quarantined records that are accepted.
-    ``groups``: number of groups without the limit.
-    """
-
-    step: str
-    source: str
-    reason: str | None
-    records: int
-    failed: int
-    quarantined: int
-    accepted: int
-    recovered: int
-    groups: int
-
-    @property
-    def missing(self) -> int:
-        """Number of the records that are missing now."""
-        return self.failed + self.quarantined - self.accepted
-
-
-@dataclass(frozen=True)
-class ListedRecord:
-    """A record that failed in a batch.
-
-    ``key``: its key as text.
-    ``beginning``: the beginning of its content.
-    ``status``, ``attempts``: None for a record of a batch on hold.
-    """
-
-    root_id: int
-    message_id: int
-    source: str
-    step: str
-    reason: str
-    key: str | None
-    beginning: str | None
-    status: str | None = None
-    attempts: int | None = None
 
 
 _BATCHES = """
@@ -295,76 +248,3 @@ def published(connection: Connection, batch_id: int) -> list[Publication]:
     """Return the publications of a batch's sinks."""
     statement = text("SELECT * FROM sink_publication WHERE batch_id = :id ORDER BY step_run_id")
     return all_of(Publication, connection.execute(statement, {"id": batch_id}))
-
-
-def failures(connection: Connection, batch_id: int) -> list[FailureGroup]:
-    """Return the failed records of a batch by step and reason, most first, and, without limit,
-    their number by step and source.
-
-    One statement does both, because it reads all failures of the batch.
-    """
-    statement = text("""
-        WITH counted AS MATERIALIZED (
-          SELECT f.step, m.source, failure_reason(f.cause, f.step, f.reason) AS reason,
-                 count(*) AS records,
-                 count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS failed,
-                 count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined,
-                 count(*) FILTER (WHERE m.status = 'quarantined' AND EXISTS (
-                   SELECT FROM accepted_root a WHERE a.root_id = m.root_id)) AS accepted,
-                 count(*) FILTER (WHERE m.status = 'recovered') AS recovered
-          FROM failed_root f JOIN failed_message m USING (message_id)
-          WHERE f.batch_id = :id GROUP BY 1, 2, 3
-        )
-        SELECT step, source, NULL AS reason, sum(records)::bigint AS records,
-               sum(failed)::bigint AS failed, sum(quarantined)::bigint AS quarantined,
-               sum(accepted)::bigint AS accepted, sum(recovered)::bigint AS recovered,
-               count(*) AS groups
-        FROM counted GROUP BY 1, 2
-        UNION ALL (
-          SELECT *, count(*) OVER () AS groups FROM counted
-          ORDER BY records DESC, step, source, reason LIMIT :limit
-        )
-    """)
-    return all_of(FailureGroup, connection.execute(statement, {"id": batch_id, "limit": REASONS}))
-
-
-_FAILED = """
-    SELECT f.root_id, f.message_id, m.source, f.step,
-           failure_reason(f.cause, f.step, f.reason) AS reason, m.status::text AS status,
-           m.attempts, c.key, c.content
-    FROM failed_root f JOIN failed_message m USING (message_id)
-    LEFT JOIN failed_payload c USING (message_id) WHERE f.batch_id = :batch_id
-"""
-_SAMPLED = """
-    SELECT f.root_id, f.message_id, h.source, h.step, h.reason, NULL::text AS status,
-           NULL::int AS attempts, f.key, f.content
-    FROM hold_sample f JOIN hold_failure h USING (batch_id, number) WHERE f.batch_id = :batch_id
-"""
-_FILTERS = dict.fromkeys(("step", "reason", "status", "search"))
-
-
-def records(
-    connection: Connection, batch_id: int, filters: Mapping[str, Any], *, on_hold: bool
-) -> list[ListedRecord]:
-    """Return records that failed in a batch, or, of a batch on hold, the sampled ones that would
-    fail, in order of their roots. If there are more than a page, one more record is returned.
-
-    ``filters``: step, reason, status (which those on hold do not have); search, a number of the
-    record, or text in its reason or content; after, a root.
-    """
-    statement = text(f"""
-        SELECT x.root_id, x.message_id, x.source, x.step, x.reason, x.key::text AS key,
-               left(x.content, 200) AS beginning, x.status, x.attempts
-        FROM ({_SAMPLED if on_hold else _FAILED}) x
-        WHERE x.root_id > :after
-          AND (cast(:step AS text) IS NULL OR x.step = :step)
-          AND (cast(:reason AS text) IS NULL OR x.reason = :reason)
-          AND (cast(:status AS text) IS NULL OR coalesce(x.status, :status) = :status)
-          AND (cast(:search AS text) IS NULL
-               OR cast(:search AS text) IN (x.root_id::text, x.message_id::text)
-               OR strpos(lower(x.reason), lower(:search)) > 0
-               OR strpos(lower(x.content), lower(:search)) > 0)
-        ORDER BY x.root_id LIMIT :limit
-    """)
-    keys = {**_FILTERS, "batch_id": batch_id, "after": 0, "limit": PAGE + 1, **filters}
-    return all_of(ListedRecord, connection.execute(statement, keys))

@@ -1,53 +1,17 @@
 """Statements about the content of failed records."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from ledger.core.conditions import Comparison
 from ledger.databases.driver_errors import raw_cursor
-from ledger.store.queries.causes import ACCEPTED_BY, OF_BATCH, REASON
 from ledger.store.queries.rows import all_of
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_NUMBER = r"^[+-]?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]{1,3})?$"
-_PAGE = 5_000  # rows fetched at a time
 _CONTENT = "message_id, batch_id, root_id, key, content, parsed, source_file, source_row"
-
-
-@dataclass(frozen=True)
-class FailedMessage:
-    """A failed record with its content. ``batch_id``: the original. ``layout``: layout of the
-    source.
-    """
-
-    message_id: int
-    batch_id: int
-    pipeline: str
-    source: str
-    step: str
-    reason: str
-    status: str
-    accepted_by: str | None
-    attempts: int
-    key: Mapping[str, Any] | None
-    source_file: str | None
-    source_row: int | None
-    content: str | None
-    parsed: bool | None
-    layout: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Fields:
-    """The fields of a source's failed records."""
-
-    pipeline: str
-    source: str
-    names: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -220,102 +184,3 @@ def copied_field(value: Any) -> str:
     if value is None:
         return "\\N"
     return value.translate(_ESCAPES) if isinstance(value, str) else str(value)
-
-
-_ANY = {
-    **dict.fromkeys(("pipeline", "batch_id", "step", "reason", "since", "without")),
-    **dict.fromkeys(("ever", "recovered"), False),
-}
-_RECORDS = f"""
-    FROM failed_message m
-    JOIN failed_root r ON r.root_id = m.root_id
-    JOIN batch b ON b.batch_id = m.original_batch_id
-    JOIN pipeline p USING (pipeline_id)
-    LEFT JOIN failed_payload f ON f.message_id = m.message_id
-    WHERE (cast(:ever AS boolean) OR (m.status = 'recovered') = cast(:recovered AS boolean))
-      AND (b.status <> 'superseded' AND m.status <> 'superseded' OR cast(:ever AS boolean)
-           OR cast(:batch_id AS bigint) IS NOT NULL)
-      AND (cast(:without AS bigint[]) IS NULL
-           OR m.message_id NOT IN (SELECT unnest(cast(:without AS bigint[]))))
-      AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
-      AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
-      AND (cast(:step AS text) IS NULL OR r.step = :step)
-      AND (cast(:reason AS text) IS NULL OR {REASON} LIKE :reason)
-      AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
-"""
-_COLUMNS = f"""
-    SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.step,
-           {REASON} AS reason, m.status::text AS status, {ACCEPTED_BY} AS accepted_by, m.attempts,
-           f.key, f.source_file, f.source_row,
-           CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
-           f.parsed,
-           (SELECT s.declaration -> 'layout' FROM batch_step s
-            WHERE s.batch_id = b.batch_id AND s.name = m.source) AS layout
-"""
-# The fields that a condition may name: those of the record, the key's above them.
-_FIELDS = """
-    (CASE WHEN f.parsed THEN f.content::jsonb ELSE '{}'::jsonb END || coalesce(f.key, '{}'::jsonb))
-"""
-
-
-def records(
-    connection: Connection,
-    selection: Mapping[str, Any],
-    conditions: Sequence[Comparison],
-    limit: int | None,
-) -> Iterator[FailedMessage]:
-    """Return failed and quarantined records that match, by message.
-
-    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), since (time of the last
-    failure); a key that is null or omitted matches any. ``without``: numbers to leave out.
-    ``recovered``: instead records that were recovered. ``ever``: also these, and records whose
-    batch was replaced.
-    """
-    where, keys = conditions_sql(conditions)
-    statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")
-    stream = connection.execution_options(yield_per=_PAGE)
-    rows = stream.execute(statement, {**_ANY, **selection, **keys, "limit": limit})
-    return (FailedMessage(**row._mapping) for row in rows)
-
-
-def count(
-    connection: Connection, selection: Mapping[str, Any], conditions: Sequence[Comparison]
-) -> int:
-    """Return how many records ``records`` returns without a limit."""
-    where, keys = conditions_sql(conditions)
-    statement = text(f"SELECT count(*) {_RECORDS}{where}")
-    return int(connection.execute(statement, {**_ANY, **selection, **keys}).scalar_one())
-
-
-def fields(connection: Connection, selection: Mapping[str, Any]) -> list[Fields]:
-    """Return the fields of failed records by source, from one record each, a parsed one if any."""
-    statement = text(f"""
-        SELECT pipeline, source,
-               ARRAY(SELECT jsonb_object_keys(fields) ORDER BY 1) AS names
-        FROM (SELECT DISTINCT ON (p.name, m.source) p.name AS pipeline, m.source,
-                     {_FIELDS} AS fields {_RECORDS} AND f.message_id IS NOT NULL
-              ORDER BY p.name, m.source, f.parsed DESC) example ORDER BY 1, 2
-    """)
-    return all_of(Fields, connection.execute(statement, {**_ANY, **selection}))
-
-
-def conditions_sql(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:
-    """Return the conditions as SQL, with bound names and values and the parser's operators."""
-    parts, keys = [""], {}
-    for number, condition in enumerate(conditions):
-        field, value = f"({_FIELDS} ->> :name_{number})", f":value_{number}"
-        keys[f"name_{number}"] = condition.name
-        if condition.value is None:
-            parts.append(f"f.message_id IS NOT NULL AND {field} {condition.operator}")
-            continue
-        keys[f"value_{number}"] = condition.value
-        masked = ""
-        if condition.pseudonym is not None:
-            keys[f"masked_{number}"] = condition.pseudonym
-            joined = "OR" if condition.operator == "=" else "AND"
-            masked = f" {joined} {field} {condition.operator} :masked_{number}"
-        if condition.numeric:
-            field = f"(CASE WHEN {field} ~ '{_NUMBER}' THEN {field}::numeric END)"
-            value = f"cast({value} AS numeric)"
-        parts.append(f"({field} {condition.operator} {value}{masked})")
-    return " AND ".join(parts), keys

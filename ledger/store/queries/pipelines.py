@@ -28,6 +28,13 @@ WHERE ({_BEFORE}) IS DISTINCT FROM ({_AFTER})
 RETURNING pipeline_id, (  -- as it was before
   SELECT o.auto_replay FROM pipeline o WHERE o.name = :name) AS was_automatic
 """
+# Batches b of a pipeline, of a batch's family, or all.
+BATCHES = """
+    FROM batch b JOIN pipeline p USING (pipeline_id)
+    WHERE (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+      AND (cast(:batch_id AS bigint) IS NULL OR b.family_id =
+        (SELECT o.family_id FROM batch o WHERE o.batch_id = :batch_id))
+"""
 
 
 def save(connection: Connection, policy: Mapping[str, Any]) -> int:
@@ -76,3 +83,20 @@ def _look_again(connection: Connection, pipeline_id: int) -> None:
     originals = list(connection.execute(locked, {"id": pipeline_id}).scalars())
     statement = text("UPDATE batch SET followed_at = NULL WHERE batch_id = ANY(:ids)")
     connection.execute(statement, {"ids": originals})
+
+
+def names(connection: Connection) -> list[str]:
+    """Return all pipelines."""
+    return list(connection.execute(text("SELECT name FROM pipeline ORDER BY 1")).scalars())
+
+
+def steps(connection: Connection, scope: Mapping[str, Any], kind: str | None = None) -> list[str]:
+    """Return the steps, or those of a ``kind``, that batches of ``scope`` have had: pipeline,
+    batch_id.
+    """
+    statement = text(f"""
+        SELECT DISTINCT s.name FROM batch_step s
+        WHERE s.batch_id IN (SELECT b.batch_id {BATCHES})
+          AND (cast(:kind AS text) IS NULL OR s.kind = :kind) ORDER BY 1
+    """)
+    return list(connection.execute(statement, {**scope, "kind": kind}).scalars())

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, text
 
-from ledger.store.queries.causes import REASON
+from ledger.store.queries.failures import REASON
 from ledger.store.queries.rows import all_of, first_of
 
 # The batches whose rows a batch takes the place of in its sinks: the family that it was opened to

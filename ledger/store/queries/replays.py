@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from ledger.core.run_request import Selection
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.causes import REASON
+from ledger.store.queries.failures import REASON
 from ledger.store.queries.rows import all_of, one_of
 from ledger.store.queries.settlement import GRACE
 
