@@ -14,7 +14,7 @@ from ledger.deltas import posting, stored
 from ledger.deltas.fold_files import FoldFiles
 from ledger.errors import IntegrityError, UnavailableError
 from ledger.execution import settle_and_follow
-from ledger.spark.folding import ahead
+from ledger.spark.folding import ahead, runners
 from ledger.spark.session import session_conf
 from tests.support.dying import Died, dies_at
 from tests.support.folds import (
@@ -244,6 +244,7 @@ def test_a_run_whose_check_fails_has_posted_nothing(runner, fields):
 def in_parts(monkeypatch):
     """Each part that was folded is posted in a transaction of its own."""
     monkeypatch.setattr(ahead, "MOST_ROWS", 1)
+    monkeypatch.setattr(runners, "MOST_DELTAS", 1)
 
 
 @pytest.mark.usefixtures("in_parts")
