@@ -33,8 +33,8 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
     state.
 
     A quarantined record may be replayed with its whole batch, whose other records a state includes.
-    With publish="complete" it keeps its original's place in the order of batches, which a state may have
-    passed.
+    With publish="complete" it keeps its original's place in the order of batches, which a state may
+    have passed.
     """
     states = _states(pipeline) if original.is_whole else []
     counted = checkpoints.committed_of(connection, original.batch_id, states)
@@ -49,14 +49,14 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
         raise InputError(
             f"a quarantined record of batch {original.batch_id} of pipeline {pipeline.name!r}"
             f" belongs before batch {batch_id}, "
-            f'which the state {state!r} includes, and with publish="complete" it keeps to the order of'
-            f" batches: {REBUILD}"
+            f'which the state {state!r} includes, and with publish="complete" it keeps to the order'
+            f" of batches: {REBUILD}"
         )
 
 
 def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> None:
-    """Raise InputError for an abandoned batch with publish="complete" if a state includes a batch that
-    comes after it.
+    """Raise InputError for an abandoned batch with publish="complete" if a state includes a batch
+    that comes after it.
     """
     later = _later(connection, pipeline, batch)
     if later is not None:
@@ -64,8 +64,8 @@ def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> 
         raise InputError(
             f"batch {batch.batch_id} of pipeline {pipeline.name!r} was abandoned, and the state"
             f" {state!r} includes batch "
-            f'{batch_id} after it, which with publish="complete" keeps to the order of batches: open'
-            " its interval in a new "
+            f'{batch_id} after it, which with publish="complete" keeps to the order of batches:'
+            " open its interval in a new "
             f"run, whose batch comes after that one; or {REBUILD}"
         )
 
