@@ -572,9 +572,10 @@ def test_a_file_that_the_script_rewrites(audited, tmp_path):
     [
         (
             'spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")\n'
-            'w = orders.write.mode("overwrite").partitionBy("state")\n'
-            'w.parquet("out"); w.parquet("out")',
-            "replaces partitions of out",
+            'w = orders.write.mode("overwrite").partitionBy("state"); w.parquet("out")\n'
+            """w = orders.where("state = 'paid'").write.mode("overwrite").partitionBy("state")\n"""
+            'w.parquet("out")',
+            "replaces some of the partitions of out",
         ),
         ('try: orders.writeTo("t").create()\nexcept: pass', "writeTo() writes by"),
         (

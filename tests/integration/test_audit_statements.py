@@ -353,7 +353,7 @@ def test_a_table_of_a_database_is_written_twice(audited):
 
 
 def test_a_partition_is_replaced(audited):
-    """The audit cannot tell which rows remain, so the script ends."""
+    """The partitions of a table that is not there are not known, so the script ends."""
     report = audited(
         """
         orders.createOrReplaceTempView("k")
@@ -361,7 +361,7 @@ def test_a_partition_is_replaced(audited):
             spark.sql(f"INSERT OVERWRITE TABLE t PARTITION (day = '{day}') SELECT * FROM k")
         """
     )
-    assert "replaces a partition of t, which the script has written before" in report.failure
+    assert "replaces partitions of t, which the script has written before" in report.failure
 
 
 SHOPS = """

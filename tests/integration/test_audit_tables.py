@@ -83,14 +83,6 @@ REFUSED = {
         "spark.sql(f\"CREATE TABLE t2 USING parquet LOCATION '{HERE}/out'\")",
         "CREATE TABLE of t2, whose columns Spark takes from its files",
     ),
-    "partitions that stay": (
-        'spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")\n'
-        'orders.select("order_id", "shop").write.partitionBy("shop").saveAsTable("parts")\n'
-        'orders.createOrReplaceTempView("t")\n'
-        'try: spark.sql("INSERT OVERWRITE parts SELECT order_id, shop FROM t LIMIT 1")\n'
-        'finally: spark.conf.unset("spark.sql.sources.partitionOverwriteMode")',
-        "replaces a partition of parts, which the script has written before",
-    ),
     "files of a table": (
         'to = orders.write.mode("overwrite").option("path", f"{HERE}/out")\n'
         'to.saveAsTable("t2"); spark.read.parquet(f"{HERE}/out")',

@@ -21,6 +21,7 @@ from ledger.auditing.scripts.file_columns import (
     with_metadata,
     without_metadata,
 )
+from ledger.auditing.scripts.partitions import left_outputs
 from ledger.auditing.scripts.reader_options import require_no_drops, skipped_files
 from ledger.auditing.scripts.stops import first_line
 from ledger.auditing.scripts.tables import Tables, table_key
@@ -93,6 +94,9 @@ class JobAudit:
             place = user_line() or UNKNOWN
             output = WrittenOutput(destination.name, place, destination=destination, copy=copy)
             output.write_copy(frame, self._followed(frame, output))
+            if destination.replaces:
+                live = self.written.live(destination.kind, destination.key)
+                output.left = left_outputs(frame.sparkSession, output, live)
             self.written.outputs.append(output)
             if destination.kind == "table":
                 self.tables.show(frame.sparkSession, destination.key)

@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyspark.sql.functions
@@ -21,11 +22,14 @@ from ledger.auditing.scripts.names import (
     require_unwritten,
     with_copies,
 )
+from ledger.auditing.scripts.partitions import partition_of
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.readers import require_no_jdbc
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.tables import (
+    HIVE,
     Declared,
+    Partitioned,
     is_temporary,
     location_of,
     quoted,
@@ -71,6 +75,7 @@ _MORE = (
 # Of those that are left out: what later reads would show
 _EMPTYING = ("DropTable", "TruncateTable")
 _OF_FILES = ("avro", "csv", "delta", "hive", "iceberg", "json", "orc", "parquet", "text")
+_HIVE_BY_DEFAULT = "spark.sql.legacy.createHiveTableByDefault"
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."
 # Methods of the catalog that change it, and the statements that are executed instead.
 _BY_CATALOG = {
@@ -197,14 +202,14 @@ def _declare(job: JobAudit, catalyst: Catalyst, command: Node) -> None:
             f"CREATE TABLE of {'.'.join(parts)}, whose columns Spark takes from its files: "
             "expected spark.read, or the columns"
         )
-    partitions = _partitions(catalyst, command)
-    folded = [name.lower() for name in partitions]
+    partitioned = _partitioned(catalyst, command)
+    folded = [name.lower() for name in partitioned.columns]
     others = [each for each in schema if each.name.lower() not in folded]
     last = [each for name in folded for each in schema if each.name.lower() == name]
     provider = command.tableSpec().provider()
     is_elsewhere = provider.isDefined() and str(provider.get()).lower() not in _OF_FILES
     has_rows = is_elsewhere or _path(command) is not None
-    declared = Declared(StructType([*others, *last]), partitions, has_rows)
+    declared = Declared(StructType([*others, *last]), partitioned, has_rows)
     job.tables.declare(spark, table_key(spark, parts), declared)
 
 
@@ -218,10 +223,15 @@ def _is_created(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
     )
 
 
-def _partitions(catalyst: Catalyst, command: Node) -> tuple[str, ...]:
-    """The columns of PARTITIONED BY."""
+def _partitioned(catalyst: Catalyst, command: Node) -> Partitioned:
+    """The columns of PARTITIONED BY, and whether the table is one of Hive."""
     identities = [e for e in catalyst.items(command.partitioning()) if e.name() == "identity"]
-    return tuple(str(e.references()[0].fieldNames()[0]) for e in identities)
+    provider, serde = command.tableSpec().provider(), command.tableSpec().serde()
+    by_default = catalyst.spark.conf.get(_HIVE_BY_DEFAULT, "false") == "true"
+    is_hive = serde.isDefined() or by_default
+    if provider.isDefined():
+        is_hive = str(provider.get()).lower() == HIVE
+    return Partitioned(tuple(str(e.references()[0].fieldNames()[0]) for e in identities), is_hive)
 
 
 def _is_emptied(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
@@ -342,18 +352,19 @@ def _written(job: JobAudit, catalyst: Catalyst, command: Node, plan: Node, args:
     if is_made and command.ignoreIfExists() and job.tables.exists(catalyst.spark, key):
         job.notes.append(f"{table} exists, so CREATE TABLE IF NOT EXISTS writes nothing")
         return
-    if job.written.live("table", key) and not is_made:
-        _require_whole(catalyst.spark, command, table)
     frame = catalyst.frame(query)
     if not is_made:
         require_no_view(catalyst.spark, parts)
         frame = job.tables.as_in_table(frame, key, _static(catalyst, command))
         partitions, path = job.tables.partitions(key), None
     else:
-        partitions, path = _partitions(catalyst, command), _path(command)
-        job.tables.replace(key)
+        partitioned, path = _partitioned(catalyst, command), _path(command)
+        partitions = partitioned.columns
+        job.tables.replace(key, partitioned)
     columns, location = tuple(frame.columns), location_of(catalyst.spark, key, path)
     to = Destination(table, key, "table", "parquet", mode, columns, partitions, location=location)
+    if not is_made:
+        to = _replacing(job, catalyst, command, to, frame)
     job.write(frame, to)
 
 
@@ -363,21 +374,40 @@ def _path(command: Node) -> str | None:
     return str(location.get()) if location.isDefined() else None
 
 
-def _require_whole(spark: SparkSession, command: Node, table: str) -> None:
-    """End the script if an INSERT replaces a part of a table."""
-    if not command.overwrite():
-        return
-    if command.partitionSpec().nonEmpty() or is_dynamic(spark):
+def _replacing(
+    job: JobAudit, catalyst: Catalyst, insert: Node, to: Destination, frame: DataFrame
+) -> Destination:
+    """The destination of an INSERT, with the partitions that it replaces if it leaves others.
+
+    Ends the script if it may replace a part of what the script has written.
+    """
+    if not insert.overwrite():
+        return to
+    spark, emptied = catalyst.spark, None
+    table = job.tables.partitioned(spark, to.key)
+    by_rows = is_dynamic(spark) or (table is not None and table.is_hive)
+    if insert.partitionSpec().isEmpty() and not by_rows:
+        return to
+    if insert.ifPartitionNotExists():
         raise ScriptStop(
-            f"replaces a partition of {table}, which the script has written before: the audit "
-            "cannot tell which rows remain. Write all partitions at once"
+            f"INSERT OVERWRITE of {to.name} with IF NOT EXISTS is not audited: expected a write"
         )
+    partitions = None if table is None else table.columns
+    static = {name.lower(): value for name, value in _static(catalyst, insert).items()}
+    types = {name.lower(): kind for name, kind in frame.dtypes}
+    if partitions and static.keys() == set(map(str.lower, partitions)):
+        emptied = partition_of(
+            spark, [(static[each], types[each]) for each in map(str.lower, partitions)]
+        )
+    elif table is not None and not by_rows:
+        partitions = None if static else ()  # Spark replaces all, or all with the static values
+    return replace(to, replaces=job.written.require_partitions(to, partitions), emptied=emptied)
 
 
-def _static(catalyst: Catalyst, insert: Node) -> dict[str, str]:
+def _static(catalyst: Catalyst, insert: Node) -> dict[str, str | None]:
     """The values of PARTITION (name = value)."""
     pairs = catalyst.items(insert.partitionSpec().toSeq())
-    return {str(pair._1()): str(pair._2().get()) for pair in pairs if pair._2().isDefined()}
+    return {str(pair._1()): pair._2().get() for pair in pairs if pair._2().isDefined()}
 
 
 def _commands(catalyst: Catalyst, plan: Node) -> Iterator[Node]:

@@ -17,8 +17,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.written import Written, full_path
+from ledger.auditing.scripts.written import NATIVE, Written, full_path
 
+HIVE = "hive"
 _CATALOG = "spark_catalog"
 # Classes of this catalog whose databases end with the session.
 _IN_MEMORY = ("builtin", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
@@ -46,13 +47,23 @@ class OwnTables:
 
 
 @dataclass(frozen=True)
+class Partitioned:
+    """The partitions of a table. ``columns``: those of PARTITIONED BY. ``is_hive``: an overwrite
+    replaces only partitions that it has rows of, whatever the session says.
+    """
+
+    columns: tuple[str, ...]
+    is_hive: bool
+
+
+@dataclass(frozen=True)
 class Declared:
     """A table of CREATE TABLE. ``schema``: the columns in the order of the table, those of
-    ``partitions`` behind the others. ``has_rows``: it may have rows before the script writes it.
+    partitions behind the others. ``has_rows``: it may have rows before the script writes it.
     """
 
     schema: StructType
-    partitions: tuple[str, ...]
+    partitioned: Partitioned
     has_rows: bool
 
 
@@ -71,6 +82,7 @@ class Tables:
     require_readable: Callable[[str], None] = lambda path: None
     _views: dict[str, str] = field(default_factory=dict)
     _declared: dict[str, Declared] = field(default_factory=dict)
+    _partitioned: dict[str, Partitioned] = field(default_factory=dict)
     _databases: list[str] = field(default_factory=list)
     _left: set[str] = field(default_factory=set)
     _spark: SparkSession | None = None
@@ -80,7 +92,7 @@ class Tables:
 
     def declare(self, spark: SparkSession, key: str, declared: Declared) -> None:
         """Have a table that CREATE TABLE would have made, without rows."""
-        self._declared[key] = declared
+        self._declared[key], self._partitioned[key] = declared, declared.partitioned
         self._left.discard(key)
         self.show(spark, key)
 
@@ -120,15 +132,17 @@ class Tables:
         """Drop a table that the script has written."""
         self.written.drop("table", key, place, "DROP TABLE")
         self._declared.pop(key, None)
+        self._partitioned.pop(key, None)
         spark.catalog.dropGlobalTempView(self._views[key])
 
     def leave(self, key: str) -> None:
         """Note that the script wants to drop a table of the catalog, which stays."""
         self._left.add(key)
 
-    def replace(self, key: str) -> None:
+    def replace(self, key: str, partitioned: Partitioned) -> None:
         """Forget the columns that CREATE TABLE gave a table, which is written with others."""
         self._declared.pop(key, None)
+        self._partitioned[key] = partitioned
         self._left.discard(key)
 
     def close(self) -> None:
@@ -233,10 +247,31 @@ class Tables:
     def partitions(self, key: str) -> tuple[str, ...]:
         """Return the columns by which CREATE TABLE has partitioned a table."""
         declared = self._declared.get(key)
-        return () if declared is None else declared.partitions
+        return () if declared is None else declared.partitioned.columns
+
+    def partitioned(self, spark: SparkSession, key: str) -> Partitioned | None:
+        """Return how a table is partitioned; None: it is not known."""
+        catalog, *parts = table_parts(spark, key)
+        kind = spark.conf.get(f"spark.sql.catalog.{_CATALOG}", "builtin")
+        if catalog != _CATALOG or kind != "builtin":  # an overwrite may mean something else there
+            return None
+        if key in self._partitioned:
+            return self._partitioned[key]
+        table = _state(spark).sqlParser().parseTableIdentifier(".".join(map(quoted, parts)))
+        sessions = _state(spark).catalog()
+        if key in self._left or not sessions.tableExists(table):
+            return None
+        metadata = sessions.getTableMetadata(table)
+        provider = metadata.provider()
+        format_ = str(provider.get()).lower() if provider.isDefined() else ""
+        if format_ not in (*NATIVE, HIVE):
+            return None
+        columns = metadata.partitionColumnNames()
+        names = tuple(str(columns.apply(at)) for at in range(columns.size()))
+        return Partitioned(names, is_hive=format_ == HIVE)
 
     def as_in_table(
-        self, frame: DataFrame, name: str, static: Mapping[str, str] | None = None
+        self, frame: DataFrame, name: str, static: Mapping[str, str | None] | None = None
     ) -> DataFrame:
         """Return the rows that are inserted into a table, as its columns have them.
 

@@ -3,15 +3,22 @@
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches
-from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.tables import location_of, quoted, require_no_view, table_key
-from ledger.auditing.scripts.written import Destination, full_path
+from ledger.auditing.scripts.tables import (
+    HIVE,
+    Partitioned,
+    location_of,
+    quoted,
+    require_no_view,
+    table_key,
+)
+from ledger.auditing.scripts.written import NATIVE, Destination, full_path
 
 _CONFIGURING = ("bucketBy", "clusterBy", "format", "mode", "option", "options", "sortBy")
 _ENDING = (
@@ -55,8 +62,10 @@ def intercept_writes(patches: Patches, job: JobAudit, removed: set[str]) -> None
         if not is_new and not _is_written(job, frame.sparkSession, destination):
             return
         if method.__name__ == "saveAsTable" and destination.mode != "append":
-            job.tables.replace(destination.key)
-        job.write(frame, destination)
+            is_hive = destination.format == HIVE
+            job.tables.replace(destination.key, Partitioned(destination.partitions, is_hive))
+        replaces = _replaced(job, frame.sparkSession, destination, method.__name__)
+        job.write(frame, replace(destination, replaces=replaces))
         removed.discard(destination.key)
 
     for name in (*_CONFIGURING, "partitionBy"):
@@ -86,26 +95,32 @@ def _as_saved(
 
 
 def _is_written(job: JobAudit, spark: SparkSession, to: Destination) -> bool:
-    """Return whether a write writes. Ends the script if it would replace a part of an output."""
+    """Return whether a write writes."""
     live = job.written.live(to.kind, to.key)
     if to.mode == "ignore":
         exists = os.path.exists(to.key) if to.kind == "path" else job.tables.exists(spark, to.key)
         if exists and not live:
             job.notes.append(f"{to.name} exists, so a write with mode('ignore') writes nothing")
         return not exists and not live
-    if live and to.mode == "overwrite" and _is_partial(spark, to):
-        raise ScriptStop(
-            f"replaces partitions of {to.name}, which the script has written before: the audit "
-            "cannot tell which rows remain. Write all partitions at once"
-        )
     return True
 
 
-def _is_partial(spark: SparkSession, to: Destination) -> bool:
-    """Return whether an overwrite replaces only the partitions that it has rows of."""
+def _replaced(job: JobAudit, spark: SparkSession, to: Destination, method: str) -> tuple[str, ...]:
+    """The columns of the partitions of which an overwrite replaces only some; none: it replaces
+    all. Ends the script if it may replace a part of what the script has written.
+    """
+    if to.mode != "overwrite" or to.kind == "other":
+        return ()
     mode = _option(list(to.calls), "partitionoverwritemode")
     is_partial = is_dynamic(spark) if mode is None else str(mode).lower() == "dynamic"
-    return is_partial and bool(to.partitions or to.kind == "table")
+    has_condition = _option(list(to.calls), "replacewhere") is not None
+    table = job.tables.partitioned(spark, to.key) if method == "insertInto" else None
+    if not (is_partial or has_condition or (table and table.is_hive)):
+        return ()
+    partitions = None if table is None else table.columns
+    if to.kind == "path" and to.format in NATIVE:
+        partitions = to.in_one_case().partitions
+    return job.written.require_partitions(to, None if has_condition else partitions)
 
 
 def is_dynamic(spark: SparkSession) -> bool:

@@ -8,7 +8,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from ledger.auditing.attribution import groups_in_memory
 from ledger.auditing.outputs import HIDDEN, AuditOutput, text_of_ids
@@ -18,6 +19,8 @@ from ledger.auditing.sources import ids_in
 NATIVE = ("csv", "json", "orc", "parquet", "text", "xml")
 _WITH_TEXT = ("csv", "json", "xml")  # in which a list of ids is a text
 _ABOVE = ".."
+
+Partition = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Destination:
         partitions: the columns of ``partitionBy``.
         calls: names, arguments and keywords of the writer's methods that configured it.
         location: the full path of a table's files; empty: none, or not known.
+        replaces: the columns of partitions, if an overwrite replaces only some partitions.
+        emptied: the partition that it replaces, whatever its rows; None: those that it has rows of.
     """
 
     name: str
@@ -45,6 +50,8 @@ class Destination:
     partitions: tuple[str, ...] = ()
     calls: Sequence[tuple[str, tuple[Any, ...], dict[str, Any]]] = ()
     location: str = ""
+    replaces: tuple[str, ...] = ()
+    emptied: Partition | None = None
 
     def in_one_case(self) -> "Destination":
         """Return it with partitions that have the names of its columns: Spark ignores the case."""
@@ -65,7 +72,8 @@ class WrittenOutput(AuditOutput):
     """An output of a script. ``copy``: its rows as Parquet, in columns c0, c1, ... and, if they are
     followed, ``HIDDEN``. ``files``: the same in its own format, once the script reads them.
     ``merged``: folders of the same with other outputs, which one was appended to.
-    ``has_driver_rows``: rows come from the driver or an RDD.
+    ``has_driver_rows``: rows come from the driver or an RDD. ``left``: outputs at its place that it
+    has not replaced.
     """
 
     destination: Destination = field(kw_only=True)
@@ -73,6 +81,8 @@ class WrittenOutput(AuditOutput):
     files: Path | None = None
     merged: list[Path] = field(default_factory=list)
     has_driver_rows: bool = False
+    left: list["WrittenOutput"] = field(default_factory=list)
+    _partitions: dict[tuple[str, ...], set[Partition]] = field(default_factory=dict)
     _carried: DataFrame | None = None  # its rows with ids, which the copy has without them
 
     def write_copy(self, rows: DataFrame, carried: DataFrame | None) -> None:
@@ -99,6 +109,21 @@ class WrittenOutput(AuditOutput):
             self.arrived = ids_in(self.copy, HIDDEN)
             if not any(route.occurrence for route in self.routes):  # the ids are as they came
                 self.attribution.note_arrived(self.arrived)
+
+    def leaves(self, other: "WrittenOutput") -> bool:
+        """Return whether another output is still there after this one was written to its place."""
+        return self.destination.mode == "append" or any(other is each for each in self.left)
+
+    def partitions(self, spark: Any, names: tuple[str, ...]) -> set[Partition]:
+        """Return the partitions that it has rows of. ``names``: the columns of partitions."""
+        if names not in self._partitions:
+            columns = [name.lower() for name in self.destination.columns]
+            rows = spark.read.parquet(f"file://{self.copy}")
+            values = [in_folder(rows[f"c{columns.index(name.lower())}"]) for name in names]
+            numbered = [value.alias(f"p{at}") for at, value in enumerate(values)]
+            distinct = rows.select(*numbered).distinct().collect()
+            self._partitions[names] = {tuple(row) for row in distinct}
+        return self._partitions[names]
 
     def is_at(self, path: Path) -> bool:
         """Return whether a path is in the folder where the script wanted to write it."""
@@ -164,16 +189,29 @@ class Written:
         return self.folder / f"output-{next(self._numbers)}"
 
     def live(self, kind: str, key: str) -> list[WrittenOutput]:
-        """Return the outputs that are at a path or table now: the last one, and those that it was
-        appended to.
+        """Return the outputs that are at a path or table now: the last one, and those that it has
+        left there.
         """
         live: list[WrittenOutput] = []
         for output in self.outputs:
             to = output.destination
             if (to.kind, to.key) == (kind, key):
-                earlier = live if to.mode == "append" else []
+                earlier = [each for each in live if output.leaves(each)]
                 live = [] if output.dropped_by else [*earlier, output]
         return live
+
+    def require_partitions(
+        self, to: Destination, partitions: tuple[str, ...] | None
+    ) -> tuple[str, ...]:
+        """Return the columns of partitions of which a write replaces some. None: they are not
+        known, which ends the script if it has written there before.
+        """
+        if partitions is None and self.live(to.kind, to.key):
+            raise ScriptStop(
+                f"replaces partitions of {to.name}, which the script has written before: the audit "
+                "cannot tell which rows remain. Write all partitions at once"
+            )
+        return partitions or ()
 
     def drop(self, kind: str, key: str, place: str, what: str) -> None:
         """Note that a statement or call of the script has dropped a table or a path."""
@@ -189,7 +227,7 @@ class Written:
             for later in self.outputs[at + 1 :]:
                 other = later.destination
                 is_one = (to.kind, to.key) == (other.kind, other.key)
-                if is_one and other.mode != "append" and to.kind != "other":
+                if is_one and not later.leaves(output) and to.kind != "other":
                     output.replaced_at = later.place
                     break
 
@@ -281,6 +319,11 @@ class Written:
     def _generation(self, output: WrittenOutput) -> int:
         same = [each for each in self.outputs if each.destination.key == output.destination.key]
         return [id(each) for each in same].index(id(output))
+
+
+def in_folder(value: Column) -> Column:
+    """Return a value as the name of its partition's folder has it, where an empty text is NULL."""
+    return F.nullif(value.cast("string"), F.lit(""))
 
 
 def full_path(path: str) -> str:
