@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from ledger.pipeline.anchors import collect_anchors, merge_anchors
     from ledger.pipeline.pipeline import Pipeline
     from ledger.sinks.delta.sink import DeltaSink
-    from ledger.sinks.options import Bloom
+    from ledger.sinks.options import Bloom, Upsert
     from ledger.sinks.parquet.sink import ParquetSink
-    from ledger.sinks.postgres.declared import Upsert
     from ledger.sinks.postgres.sink import PostgresSink
     from ledger.sources.files.source import FileSource
     from ledger.sources.offsets.source import OffsetSource
@@ -32,9 +31,8 @@ _MODULES = {
     "pipeline.anchors": ("collect_anchors", "merge_anchors"),
     "pipeline.pipeline": ("Pipeline",),
     "sinks.delta.sink": ("DeltaSink",),
-    "sinks.options": ("Bloom",),
+    "sinks.options": ("Bloom", "Upsert"),
     "sinks.parquet.sink": ("ParquetSink",),
-    "sinks.postgres.declared": ("Upsert",),
     "sinks.postgres.sink": ("PostgresSink",),
     "sources.files.source": ("FileSource",),
     "sources.offsets.source": ("OffsetSource",),

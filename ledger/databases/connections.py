@@ -1,4 +1,4 @@
-"""Connections to databases: arguments of drivers, and engines for one connection at a time."""
+"""Connections to databases: how long they wait, and engines for one connection at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +9,19 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
-from ledger.databases.timeouts import CONNECT_SECONDS, KEEPALIVES
 from ledger.errors import ConfigurationError
 
+CONNECT_SECONDS = 10
+LOCK_TIMEOUT = "180s"  # a publish may hold a row so long; it is not waited for twice
+# A half-open connection holds its locks: were its host gone, the server would keep them for hours.
+_KEEPALIVES: dict[str, int] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
 _LIBPQ = ("postgresql+psycopg2", "postgresql+psycopg")
-_WAITS = {"connect_timeout": CONNECT_SECONDS, **KEEPALIVES}
+_WAITS = {"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES}
 
 
 def arguments(url: URL, **options: str) -> dict[str, Any]:

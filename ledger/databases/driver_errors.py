@@ -9,7 +9,13 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+)
 
 from ledger.errors import InputError, LedgerError, UnavailableError, WaitedError, quote
 
@@ -111,13 +117,9 @@ class Endpoint(Protocol):
     def error(self, report: Report) -> LedgerError: ...
 
 
-def _may_pass(exc: BaseException) -> bool:
-    return isinstance(exc, UnavailableError) and not isinstance(exc, WaitedError)
-
-
 # A server of which one process was killed recovers within seconds.
 RETRYING = Retrying(
-    retry=retry_if_exception(_may_pass),
+    retry=retry_if_exception_type(UnavailableError) & retry_if_not_exception_type(WaitedError),
     wait=wait_exponential(multiplier=0.5, max=8),
     stop=stop_after_attempt(6),
     reraise=True,

@@ -44,7 +44,7 @@ class FolderSink(SinkOptions):
         return normpath(without_file_scheme(path)) if is_local(path) else path
 
     def location(self, settings: "Settings") -> str:
-        """The folder, as an absolute path or a URL: what lineage names it by."""
+        """Return the folder as an absolute path or a URL: its name in lineage."""
         return settings.output_path(self.path)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Options of every sink, and the ways to recognize rows that it has delivered already."""
+"""Options that sinks may declare: how rows that were delivered already are recognized, and keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from typing import Literal
 
 from ledger.core.declarations import Fault, check
 from ledger.errors import DeclarationError
+
+LONGEST_NAME = 63  # bytes of an identifier in PostgreSQL, which cuts off the rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,18 @@ class SinkOptions:
     dedup: Dedup = "none"
 
 
+@dataclass(frozen=True, init=False)
+class Upsert:
+    """A row replaces the one with an equal ``key``, a column or several; an older row never
+    overwrites a newer one.
+    """
+
+    key: tuple[str, ...]
+
+    def __init__(self, key: str | Sequence[str]):
+        object.__setattr__(self, "key", names_of(key))
+
+
 def is_keyed(dedup: Dedup) -> bool:
     """Whether duplicates are recognized by columns of the row."""
     return isinstance(dedup, Bloom) and bool(dedup.key)
@@ -70,6 +84,7 @@ def require_dedup(name: str, dedup: object) -> None:
 
 
 def require_different(what: str, names: tuple[str, ...]) -> None:
+    """Raise DeclarationError, about ``what``, if two names are one column to Spark."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
@@ -81,4 +96,5 @@ def require_different(what: str, names: tuple[str, ...]) -> None:
 
 
 def names_of(columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Return columns that are declared as one name or as several."""
     return (columns,) if isinstance(columns, str) else tuple(columns)

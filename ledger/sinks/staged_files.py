@@ -1,6 +1,6 @@
 """Staged files as a sink loads them: the user's columns, so many rows at a time."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
@@ -49,26 +49,17 @@ def record_batches(
                 )
             own = [name for name in parquet.schema_arrow.names if name in TRACKING]
             names = [*schema.names, *(own if tracking else [])]
-            for batch in iter_batches(parquet, _rows_at_once(parquet), names):
-                yield from _pieces(batch.select(names))
-
-
-def _rows_at_once(parquet: pq.ParquetFile) -> int:
-    """Return the number of rows that have about the bytes of a piece, estimated from what they have
-    in the file.
-    """
-    footer = parquet.metadata
-    stored: int = sum(
-        footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)
-    )
-    return max(1, min(MOST_ROWS, MOST_BYTES * int(footer.num_rows) // max(1, stored)))
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    parts = -(-batch.nbytes // MOST_BYTES) or 1
-    rows = -(-batch.num_rows // parts)
-    for start in range(0, batch.num_rows, max(1, rows)):
-        yield batch.slice(start, rows)
+            # About the bytes of a piece, estimated from those in the file.
+            footer = parquet.metadata
+            groups = range(footer.num_row_groups)
+            stored: int = sum(footer.row_group(number).total_byte_size for number in groups)
+            estimate = MOST_BYTES * int(footer.num_rows) // max(1, stored)
+            for batch in iter_batches(parquet, max(1, min(MOST_ROWS, estimate)), names):
+                rows_of_batch = batch.select(names)
+                parts = -(-rows_of_batch.nbytes // MOST_BYTES) or 1
+                length = max(1, -(-batch.num_rows // parts))
+                for start in range(0, batch.num_rows, length):
+                    yield rows_of_batch.slice(start, length)
 
 
 def _types(schema: pa.Schema) -> dict[str, str]:

@@ -13,9 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from ledger.databases import addresses
-from ledger.databases.connections import arguments
+from ledger.databases.connections import LOCK_TIMEOUT, arguments
 from ledger.databases.driver_errors import Report, Result, Trouble, persist, translated
-from ledger.databases.timeouts import LOCK_TIMEOUT
 from ledger.errors import (
     MASK,
     ConfigurationError,

@@ -12,7 +12,8 @@ from ledger.core import declarations, text
 from ledger.deltas import portions
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import base
-from ledger.sinks.postgres import declared, refusals
+from ledger.sinks import options
+from ledger.sinks.postgres import refusals
 from ledger.sources.files import multiline
 from ledger.sources.parsing import exact, json_text, patterns, scalars
 from ledger.sources.sql import connection
@@ -240,7 +241,7 @@ def test_limits_are_those_of_the_code():
     rows = {what: limit for what, limit in rows.items() if re.search(r"\d", limit)}
     limits = {
         "name of a pipeline": base.MOST_LETTERS,
-        "name of a table or column": declared.LONGEST_NAME,
+        "name of a table or column": options.LONGEST_NAME,
         "records that one row may come from": Pipeline("limits").max_anchors,
         "rows of a batch that one PostgreSQL": refusals.MOST_REFUSED,
         "lines of one quoted value": multiline.MOST_LINES,

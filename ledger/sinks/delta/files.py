@@ -71,12 +71,21 @@ class TableFolder:
         return sorted(name for name in names if not name.startswith(("_", ".")))
 
     def table_files(self, files: Iterable[DataFile]) -> list[TableFile]:
-        """Staged files as files of the table; those without rows are omitted."""
-        return [
-            self._table_file(self._relative(file.path), file.bytes, file.rows)
-            for file in files
-            if file.rows
-        ]
+        """Return staged files as files of the table, without those that have no rows. Raises
+        IntegrityError for a file outside the table's folder.
+        """
+        table_files = []
+        for file in files:
+            if file.rows:
+                if not file.path.startswith(f"{self.path}/"):
+                    raise IntegrityError(
+                        f"file {file.path}: expected it below the table's folder {self.path}: files"
+                        " are committed where they are. Stage them below the folder that the sink"
+                        " names"
+                    )
+                path = file.path[len(self.path) + 1 :]
+                table_files.append(self._table_file(path, file.bytes, file.rows))
+        return table_files
 
     def write_list(self, batch_id: int, version: int, files: list[TableFile]) -> None:
         """Keep the list of a version's files. The commit counts: a list without one means
@@ -143,20 +152,11 @@ class TableFolder:
         stores.write(path, json.dumps(content, indent=1).encode())
 
     def _table_file(self, path: str, size: int, rows: int) -> TableFile:
-        return TableFile(path, size, rows, self._values(path))
-
-    def _relative(self, path: str) -> str:
-        if not path.startswith(f"{self.path}/"):
-            raise IntegrityError(
-                f"file {path}: expected it below the table's folder {self.path}: files are"
-                " committed where they are. Stage them below the folder that the sink names"
-            )
-        return path[len(self.path) + 1 :]
-
-    def _values(self, path: str) -> dict[str, str | None]:
-        """Values of the partition columns, from the folders right above the file."""
+        """Return a file with the values of its partition columns, which the folders right above it
+        have in their names.
+        """
         if not self.partition_by:
-            return {}
+            return TableFile(path, size, rows, {})
         folders = [folder.partition("=") for folder in path.split("/")[:-1]]
         last = folders[-len(self.partition_by) :]
         values = {unquote(name): None if text == _NULL else unquote(text) for name, _, text in last}
@@ -167,4 +167,4 @@ class TableFolder:
                 f"file {path}: expected it in folders {expected}, and no other with = in its name."
                 " Run the sink again: in Airflow clear the task that ran it"
             )
-        return values
+        return TableFile(path, size, rows, values)

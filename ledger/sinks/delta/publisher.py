@@ -2,7 +2,6 @@
 its log.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ from ledger.types.arrow import nullable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from deltalake.transaction import AddAction, RemoveAction, Transaction
+    from deltalake.transaction import AddAction, RemoveAction
 
 _ATTEMPTS = 60
 LONGEST_PAUSE_SECONDS = 0.25
@@ -146,11 +145,20 @@ class DeltaPublisher(Publisher):
         published = table.transaction_version(_app_id(delivery, delivery.batch_id))
         if published == delivery.version:
             return True
-        _require_newest(delivery, published)
+        if published == _REPLACED:
+            raise FencedError(
+                f"sink {delivery.sink}: the rows of batch {delivery.batch_id} were replaced by"
+                " those of another batch, and are not published again. Nothing is lost: stop"
+            )
+        if published is not None and published > delivery.version:
+            raise FencedError(
+                f"sink {delivery.sink}: run {published} of batch {delivery.batch_id} is published,"
+                f" which is newer than run {delivery.version}. Nothing is lost: stop"
+            )
         return self._commit(table, delivery, staged())
 
     def _staged(self, delivery: Delivery) -> _Staged:
-        """The files to add, all of them there, and their list kept."""
+        """Return the files to add, once all are there and their list is kept."""
         require_staged(delivery)
         files = self._folder.table_files(delivery.files)
         self._folder.let_read(files)
@@ -171,8 +179,10 @@ class DeltaPublisher(Publisher):
             raise self._failed("could not be opened", exc) from exc
 
     def _require_files_fit(self, staged: _Staged, columns: pa.Schema, place: str) -> None:
-        """Files lack partition columns, and columns that the user has added since: these are
-        null then. Spark writes everything nullable.
+        """Raise StageError unless staged files fit the table's columns.
+
+        Files lack partition columns, and columns that the user has added since: these are null
+        then. Spark writes everything nullable.
         """
         if staged.schema is None:
             return
@@ -216,43 +226,49 @@ class DeltaPublisher(Publisher):
             f"Delta table {self._path} {what}: {quote(exc)}. Fix the cause and run it again"
         )
 
-    def _to_remove(self, table: "DeltaTable", delivery: Delivery) -> list[TableFile]:
-        """The files of an older version and of replaced batches: all have to be in the table
-        still.
+    def _files_to_remove(self, table: "DeltaTable", delivery: Delivery) -> list[TableFile]:
+        """Return the files of an older version of the batch, and of the batches that it replaces.
+        Raises IntegrityError unless all of them are still in the table.
         """
-        replaced = _versions_to_replace(table, delivery)
-        active = _active_paths(table) if replaced else set()
+        versions = {
+            batch_id: table.transaction_version(_app_id(delivery, batch_id))
+            for batch_id in [delivery.batch_id, *_others(delivery)]
+        }
+        replaced = {
+            batch_id: version
+            for batch_id, version in versions.items()
+            if version is not None and version != _REPLACED
+        }
+        if not replaced:
+            return []
+        paths = pa.table(table.get_add_actions()).column("path").to_pylist()
+        active = {unquote(path) for path in paths}
         files: list[TableFile] = []
         for batch_id, version in replaced.items():
             listed = self._folder.read_list(batch_id, version)
             lost = sum(file.path not in active for file in listed)
             if lost:
-                raise IntegrityError(self._rewritten(table, batch_id, version, lost, len(listed)))
+                raise IntegrityError(
+                    f"Delta table {self._path}: the rows of batch {batch_id} are to be replaced,"
+                    f" and {lost} of the {len(listed)} files that it added are no longer in the"
+                    f" table at version {table.version()}: it was compacted, deleted from,"
+                    " overwritten or restored, and the rows may be in other files now. Nothing was"
+                    " changed. Restore the table to a version before that and run this again. If"
+                    " that is not possible, delete the batch's rows from the table, write"
+                    f' {{"files": []}} to {self._folder.list_of(batch_id, version)}, and run this'
+                    " again"
+                )
             files += listed
         return files
 
-    def _rewritten(
-        self, table: "DeltaTable", batch_id: int, version: int, lost: int, of: int
-    ) -> str:
-        return (
-            f"Delta table {self._path}: the rows of batch {batch_id} are to be replaced, and"
-            f" {lost} "
-            f"of the {of} files that it added are no longer in the table at version "
-            f"{table.version()}: it was compacted, deleted from, overwritten or restored, and the "
-            "rows may be in other files now. Nothing was changed. Restore the table to a version "
-            "before that and run this again. If that is not possible, delete the batch's rows from "
-            f'the table, write {{"files": []}} to {self._folder.list_of(batch_id, version)}, and '
-            "run this again"
-        )
+    def _commit(self, table: "DeltaTable", delivery: Delivery, staged: _Staged) -> bool:
+        """Commit the staged files as the table's next version. Return False if another commit was
+        faster.
 
-    def _commit(
-        self,
-        table: "DeltaTable",
-        delivery: Delivery,
-        staged: _Staged,
-    ) -> bool:
-        """Whether the commit landed as the table's next version; False: something else did."""
-        from deltalake import CommitProperties
+        The commit records as application transactions the version that it publishes, and each
+        batch that it replaces, which is never published again.
+        """
+        from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
         require_plain(table)
@@ -260,8 +276,20 @@ class DeltaPublisher(Publisher):
             raise StageError(f"rows do not fit Delta table {self._path}: {problem}")
         require_checked(table, self._folder.read_checked(delivery.batch_id, delivery.version))
         self._require_files_fit(staged, table_columns(table), f"Delta table {self._path}")
-        removed = self._to_remove(table, delivery)
-
+        removed = self._files_to_remove(table, delivery)
+        others = _others(delivery)
+        replaced = [_app_id(delivery, batch_id) for batch_id in others]
+        transactions = [
+            Transaction(_app_id(delivery, delivery.batch_id), delivery.version),
+            *(
+                Transaction(app_id, _REPLACED)
+                for app_id in replaced
+                if table.transaction_version(app_id) != _REPLACED
+            ),
+        ]
+        history = f"ackledger {delivery.sink}: batch {delivery.batch_id}, run {delivery.version}"
+        if others:
+            history += f", replaces {', '.join(map(str, others))}"
         try:
             table.create_write_transaction(
                 _actions(staged.files, removed),
@@ -269,9 +297,9 @@ class DeltaPublisher(Publisher):
                 table.schema(),
                 list(self._partition_by),
                 commit_properties=CommitProperties(
-                    custom_metadata={"userMetadata": _description(delivery)},
+                    custom_metadata={"userMetadata": history},
                     max_commit_retries=0,
-                    app_transactions=_transactions(table, delivery),
+                    app_transactions=transactions,
                 ),
             )
         except (DeltaError, OSError) as exc:
@@ -293,54 +321,9 @@ def _others(delivery: Delivery) -> list[int]:
     return sorted(set(delivery.replaces) - {delivery.batch_id})
 
 
-def _require_newest(delivery: Delivery, published: int | None) -> None:
-    if published == _REPLACED:
-        raise FencedError(
-            f"sink {delivery.sink}: the rows of batch {delivery.batch_id} were replaced by those "
-            "of another batch, and are not published again. Nothing is lost: stop"
-        )
-    if published is not None and published > delivery.version:
-        raise FencedError(
-            f"sink {delivery.sink}: run {published} of batch {delivery.batch_id} is published,"
-            f" which is newer than run {delivery.version}. Nothing is lost: stop"
-        )
-
-
-def _versions_to_replace(table: "DeltaTable", delivery: Delivery) -> dict[int, int]:
-    """The batches whose rows are in the table and are to be replaced, each with its version."""
-    versions = {}
-    for batch_id in [delivery.batch_id, *_others(delivery)]:
-        version = table.transaction_version(_app_id(delivery, batch_id))
-        if version is not None and version != _REPLACED:
-            versions[batch_id] = version
-    return versions
-
-
-def _transactions(table: "DeltaTable", delivery: Delivery) -> "list[Transaction]":
-    """Return the transactions that the commit records: the version that is published now, and each
-    batch that it replaces, which is never published again.
-    """
-    from deltalake import Transaction
-
-    replaced = [_app_id(delivery, batch_id) for batch_id in _others(delivery)]
-    return [
-        Transaction(_app_id(delivery, delivery.batch_id), delivery.version),
-        *(
-            Transaction(app_id, _REPLACED)
-            for app_id in replaced
-            if table.transaction_version(app_id) != _REPLACED
-        ),
-    ]
-
-
-def _active_paths(table: "DeltaTable") -> set[str]:
-    paths = pa.table(table.get_add_actions()).column("path").to_pylist()
-    return {unquote(path) for path in paths}
-
-
 def _actions(added: list[TableFile], removed: list[TableFile]) -> "list[AddAction | RemoveAction]":
-    """Actions of one commit. deltalake itself encodes paths; a file on both sides stays as it
-    is.
+    """Return the actions of one commit. deltalake itself encodes paths. A file that is both added
+    and removed stays as it is.
     """
     from deltalake.transaction import AddAction, RemoveAction
 
@@ -353,19 +336,8 @@ def _actions(added: list[TableFile], removed: list[TableFile]) -> "list[AddActio
             if path not in new
         ),
         *(
-            AddAction(path, file.bytes, file.values, now, True, _stats(file))
+            AddAction(path, file.bytes, file.values, now, True, f'{{"numRecords": {file.rows}}}')
             for path, file in new.items()
             if path not in old
         ),
     ]
-
-
-def _stats(file: TableFile) -> str:
-    return json.dumps({"numRecords": file.rows})
-
-
-def _description(delivery: Delivery) -> str:
-    """Return the text on the commit in the table's history."""
-    text = f"ackledger {delivery.sink}: batch {delivery.batch_id}, run {delivery.version}"
-    others = ", ".join(map(str, _others(delivery)))
-    return f"{text}, replaces {others}" if others else text

@@ -35,7 +35,19 @@ _KNOWN_FEATURES = {
 
 def column_problems(schema: pa.Schema, partition_by: tuple[str, ...]) -> Iterator[str]:
     """Yield why no Delta table can hold these columns."""
-    yield from _name_problems(schema.names)
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if not name or _NOT_IN_NAMES & set(name):
+            yield (
+                f"column {name!r}: a Delta table takes no name that is empty or has one of "
+                f"{' '.join(map(repr, sorted(_NOT_IN_NAMES)))}: rename it in the stage"
+            )
+        other = seen.setdefault(name.lower(), name)
+        if other != name or schema.names.count(name) > 1:
+            yield (
+                f"columns {other!r} and {name!r} are the same to a Delta table, which ignores case:"
+                " rename one in the stage"
+            )
     for field in schema:
         for where, kind in arrow.scalars(field.type, field.name):
             if word(kind) is None:
@@ -56,7 +68,7 @@ def column_problems(schema: pa.Schema, partition_by: tuple[str, ...]) -> Iterato
 
 @cache
 def word(kind: pa.DataType) -> str | None:
-    """A scalar in Delta's words, as deltalake has them; None: Delta has no such type."""
+    """Return Delta's word for a scalar, as deltalake has it. None: Delta has no such type."""
     from deltalake import Schema
 
     # Taken by deltalake all the same: an unsigned 255 as -1, and nanoseconds as a type that asks a
@@ -80,7 +92,12 @@ def require_plain(table: "DeltaTable") -> None:
     for key, value in sorted(settings.items()):
         if _is_rule(key, value):
             unknown.append(f"table property {key} = {value}")
-    unknown += _column_rules(table)
+    unknown += [
+        f"{key} of column {field.name}"
+        for field in table_columns(table)
+        for key in sorted(_metadata(field))
+        if key.startswith("delta.")
+    ]
     if unknown:
         raise ConfigurationError(
             f"Delta table {table.table_uri}: files committed in place cannot keep to "
@@ -108,7 +125,9 @@ def require_checked(table: "DeltaTable", checked: Collection[str]) -> None:
 
 
 def _rules(table: "DeltaTable") -> Iterator[tuple[Rule, str, str]]:
-    """Each rule, what of the table it is, and the end of the statement that drops it."""
+    """Yield each rule, the name of the part of the table that has it, and the end of the statement
+    that drops it.
+    """
     settings = table.metadata().configuration
     for key, text in sorted(settings.items()):
         if key.startswith(_CONSTRAINT) and text:
@@ -116,7 +135,8 @@ def _rules(table: "DeltaTable") -> Iterator[tuple[Rule, str, str]]:
             rule = Rule(text, f"CHECK constraint {name} ({text}) violated")
             yield rule, f"table property {key} = {text}", f"DROP CONSTRAINT {name}"
     for field in table_columns(table):
-        name, column = field.name, _quoted(field.name)
+        name = field.name
+        column = f"`{name.replace('`', '``')}`"
         alter = f"ALTER COLUMN {column}"
         if not field.nullable:
             condition = f"{column} IS NOT NULL"
@@ -127,10 +147,6 @@ def _rules(table: "DeltaTable") -> Iterator[tuple[Rule, str, str]]:
             reason = f"Exceeds char/varchar type length limitation: {length[1]}, column: {name}"
             rule = Rule(f"{column} IS NULL OR length({column}) <= {length[1]}", reason)
             yield rule, f"column {name!r} is a {declared}", f"{alter} TYPE string"
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def require_fit(rows: pa.Schema, expected: pa.Schema, place: str) -> None:
@@ -168,40 +184,15 @@ def table_columns(table: "DeltaTable") -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
-def _name_problems(names: list[str]) -> Iterator[str]:
-    seen: dict[str, str] = {}
-    for name in names:
-        if not name or _NOT_IN_NAMES & set(name):
-            yield (
-                f"column {name!r}: a Delta table takes no name that is empty or has one of "
-                f"{' '.join(map(repr, sorted(_NOT_IN_NAMES)))}: rename it in the stage"
-            )
-        other = seen.setdefault(name.lower(), name)
-        if other != name or names.count(name) > 1:
-            yield (
-                f"columns {other!r} and {name!r} are the same to a Delta table, which ignores case:"
-                " rename one in the stage"
-            )
-
-
 def _is_rule(key: str, value: str | None) -> bool:
-    """Whether a property asks for what only a writer of rows could do, or forbids what publish
-    does.
+    """Return whether a property of a table asks for more than adding and removing files, or forbids
+    to remove them.
     """
     if key == "delta.appendOnly":
         return str(value).lower() == "true"
     if key == "delta.columnMapping.mode":
         return str(value).lower() != "none"
     return key == "delta.setTransactionRetentionDuration"
-
-
-def _column_rules(table: "DeltaTable") -> list[str]:
-    return [
-        f"{key} of column {field.name}"
-        for field in table_columns(table)
-        for key in sorted(_metadata(field))
-        if key.startswith("delta.")
-    ]
 
 
 def _metadata(field: pa.Field) -> dict[str, str]:

@@ -21,8 +21,8 @@ class ParquetPublisher(Publisher):
     """The sink's own record of a batch is its folder, ``<path>/ackledger_batch=<id>``.
 
     ``path``: absolute or a URL of a store that renames a folder in one step: any other is refused.
-    What a delivery replaces is moved aside first, folder by
-    folder, and the new one is published then: for an instant a reader sees less, never both.
+    The folders that a delivery replaces are moved aside first, one by one, and the new one is
+    published then: for an instant a reader sees less, never both.
     """
 
     path: str
@@ -68,37 +68,29 @@ class ParquetPublisher(Publisher):
             # First what is staged of the others: who is late with one of them publishes it no more.
             for batch_id in delivery.replaces:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
-            for name, folder in self._staged(delivery).items():
-                if 0 < _run_of(name) < delivery.version:
-                    self._remove(folder)
-            aside = [
-                batch_id
+            for entry in stores.entries(self._place(delivery.batch_id)):
+                if 0 < _run_of(entry.name) < delivery.version:
+                    self._remove(entry.path)
+            # The folders that readers see now, and where each is moved to.
+            moves = {
+                self._folder(batch_id): self._aside(f"batch={batch_id}", delivery)
                 for batch_id in (*delivery.replaces, *earlier)
-                if self._hide(batch_id, delivery)
-            ]
+            }
+            hidden = [folder for folder, aside in moves.items() if self._move(folder, aside)]
             reached("folder hidden", delivery.sink)
             try:
                 self._rename(delivery.folder, final)
             except Exception:  # a store's refusal, too, is no reason to leave readers without
                 if stores.exists(delivery.folder):
-                    for batch_id in aside:
-                        self._rename(self._hidden(batch_id, delivery), self._folder(batch_id))
+                    for folder in hidden:
+                        self._rename(moves[folder], folder)
                 raise
             reached("folder renamed", delivery.sink)
-        self._clean(delivery)
-
-    def _clean(self, delivery: Delivery) -> None:
-        """Remove runs that did not count, and what was moved aside. What a newer run has staged
-        stays.
-        """
-        for name, folder in self._staged(delivery).items():
-            if _run_of(name) <= delivery.version:
-                self._remove(folder)
+        # Runs that did not count, and what was moved aside; what a newer run has staged stays.
+        for entry in stores.entries(self._place(delivery.batch_id)):
+            if _run_of(entry.name) <= delivery.version:
+                self._remove(entry.path)
         stores.remove_empty(self._place(delivery.batch_id))  # unless another run stages there
-
-    def _staged(self, delivery: Delivery) -> dict[str, str]:
-        """Return the paths of the staged folders of a batch, by name."""
-        return {entry.name: entry.path for entry in stores.entries(self._place(delivery.batch_id))}
 
     def _folder(self, batch_id: int) -> str:
         return f"{self.path}/{BATCH}={batch_id}"
@@ -107,8 +99,9 @@ class ParquetPublisher(Publisher):
         return f"{self.path}/{STAGING}/batch={batch_id}"
 
     def _has_published(self, delivery: Delivery) -> bool:
-        """Whether the batch's folder is this very version: it has all its files, whose names Spark
-        gave to no other; where it has none, what was staged is gone from its place."""
+        """Return whether the batch's folder is this very version. It is if it has all its files,
+        whose names Spark gave to no other. A version without files is if its staged folder is gone.
+        """
         final = self._folder(delivery.batch_id)
         if not stores.exists(final):
             return False
@@ -131,18 +124,11 @@ class ParquetPublisher(Publisher):
                 " publish again"
             )
 
-    def _hide(self, batch_id: int, delivery: Delivery) -> bool:
-        """Move a batch's folder aside; whether there was one."""
-        return self._move(self._folder(batch_id), self._hidden(batch_id, delivery))
-
-    def _hidden(self, batch_id: int, delivery: Delivery) -> str:
-        return self._aside(f"batch={batch_id}", delivery)
-
     def _aside(self, name: str, delivery: Delivery) -> str:
         return f"{self._place(delivery.batch_id)}/replaced/{name}"
 
     def _move(self, folder: str, aside: str) -> bool:
-        """Move a folder, in place of what an attempt that died had moved there; whether there was
+        """Move a folder, over what an attempt that died had moved there. Return whether there was
         one."""
         if not stores.exists(folder):
             return False
@@ -150,6 +136,7 @@ class ParquetPublisher(Publisher):
         self._rename(folder, aside)
         return True
 
+    # The next two say where a process may hang, so that tests can stop it there.
     def _rename(self, before: str, after: str) -> None:
         stores.move(before, after)
 

@@ -1,7 +1,8 @@
 """Transactions in the databases that sinks write to, and their errors."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,9 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ledger.databases.addresses import shown
-from ledger.databases.connections import engine_of
+from ledger.databases.connections import LOCK_TIMEOUT, engine_of
 from ledger.databases.driver_errors import Report, Trouble, persist, translated
-from ledger.databases.timeouts import LOCK_TIMEOUT
 from ledger.errors import (
     ConfigurationError,
     LedgerError,
@@ -40,20 +40,25 @@ _COPY = re.compile(r"^COPY .+?, line \d+(?:, column [^:]+)?", re.MULTILINE)
 def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     """Run ``work`` in one transaction on a connection of its own, and commit.
 
-    Up to 6 times in 15 seconds while the database does not answer: ``work`` must first ask
-    whether it has happened already. Every statement sees what was committed before it, whatever
-    the database's default is. Raises WaitedError then: a transaction of the ledger may stand
-    around it, which is not to retry as often.
+    It is tried up to 6 times in 15 seconds while the database does not answer, so ``work`` must
+    first ask whether it has happened already. Raises WaitedError if the database never answers: a
+    transaction of the ledger may stand around this one, and must not retry as often again.
     """
+
+    def attempt() -> Result:
+        with transaction(url) as connection:
+            return work(connection)
+
     try:
-        return persist(lambda: once(url, work))
+        return persist(attempt)
     except UnavailableError as exc:
         raise WaitedError(marked(exc)) from exc
 
 
-def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
-    """Run ``work`` as ``transact`` does, but only once: a database that does not answer is not
-    retried.
+@contextmanager
+def transaction(url: sa.URL) -> Iterator[Connection]:
+    """Run the block in one transaction on a connection of its own, and commit. Every statement sees
+    what was committed before it, whatever the database's default is.
     """
     with (
         translated(Target(url)),
@@ -62,7 +67,7 @@ def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     ):
         settings = [f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items()]
         connection.exec_driver_sql("; ".join(settings))
-        return work(connection)
+        yield connection
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,12 @@ def to_csv(batch: pa.RecordBatch, table: TargetTable) -> bytes:
     pa.csv.write_csv(csv_batch, stream, _OPTIONS)
     rows: bytes = stream.getvalue().to_pybytes()
     if b"\0" in rows:
-        _refuse_nul(csv_batch)
+        for name, text in zip(csv_batch.schema.names, csv_batch.columns, strict=True):
+            if scalar(text.type) == "string" and pc.any(pc.match_substring(text, "\0")).as_py():
+                raise StageError(
+                    f"column {name!r} has text with a NUL character, which PostgreSQL cannot hold:"
+                    " remove it in the stage before the sink"
+                )
     return rows
 
 
@@ -82,41 +87,26 @@ class _NoCounterpartError(Exception):
     """A value that the target's type does not have."""
 
 
-def _refuse_nul(batch: pa.RecordBatch) -> None:
-    for name, array in zip(batch.schema.names, batch.columns, strict=True):
-        if scalar(array.type) == "string" and pc.any(pc.match_substring(array, "\0")).as_py():
-            raise StageError(
-                f"column {name!r} has text with a NUL character, which PostgreSQL cannot hold:"
-                " remove it in the stage before the sink"
-            )
-
-
 def _refuse_lost(array: pa.Array, column: TargetColumn) -> None:
     """Raise for text that the server would store without a part of it, and without an error."""
     array = pc.list_flatten(array) if is_list(array.type) and column.element else array
     if scalar(array.type) != "string":
         return
-    texts, base = _decoded(array), column.element or column.base
-    if column.most_characters is not None:
-        _refuse_cut(texts, column, column.most_characters)
+    texts, base, most = _decoded(array), column.element or column.base, column.most_characters
+    if most is not None:
+        # The server cuts blanks at the end, and refuses any other text that is too long.
+        long = texts.filter(pc.greater(pc.utf8_length(texts), most))
+        trimmed = pc.utf8_length(pc.utf8_rtrim(long, " "))
+        if pc.any(pc.less_equal(trimmed, most)).as_py():
+            raise _NoCounterpartError(
+                f"expected at most {most} characters, found more, of which {column.type} would cut"
+                " the blanks at the end: trim it in the stage before the sink"
+            )
     elif base == "interval" and pc.any(pc.match_substring_regex(texts, _PAST_MICROSECONDS)).as_py():
         raise _NoCounterpartError(
             "expected at most 6 digits of a second, found more, which interval would round: round"
             " it in the stage before the sink"
         )
-
-
-def _refuse_cut(texts: pa.Array, column: TargetColumn, most: int) -> None:
-    """Raise for text that is longer than a varchar by blanks alone: the server cuts these, and
-    refuses other text."""
-    is_long = pc.greater(pc.utf8_length(texts), most)
-    if pc.any(is_long).as_py():
-        lengths = pc.utf8_length(pc.utf8_rtrim(texts.filter(is_long), " "))
-        if pc.any(pc.less_equal(lengths, most)).as_py():
-            raise _NoCounterpartError(
-                f"expected at most {most} characters, found more, of which {column.type} would cut"
-                " the blanks at the end: trim it in the stage before the sink"
-            )
 
 
 def _repeats_key(text: str | None) -> bool:
@@ -148,7 +138,11 @@ def _copied(array: pa.Array) -> pa.Array:
     array = _decoded(array)
     kind = array.type
     if is_list(kind):
-        return _array_literals(array)
+        values = _decoded(pc.list_flatten(array))
+        text = _text(values)
+        if scalar(values.type) in _ESCAPED:
+            text = _replaced(_replaced(text, "\\", "\\\\"), '"', '\\"')
+        return _bracketed("{", array, pc.fill_null(_joined('"', text, '"'), "NULL"), "}")
     if scalar(kind) == "binary":
         return _hex(array)
     if t.is_date(kind) or t.is_timestamp(kind):
@@ -182,25 +176,26 @@ def _text(array: pa.Array) -> pa.Array:
     return _copied(array).cast(pa.string())
 
 
-def _array_literals(array: pa.Array) -> pa.Array:
-    values = _decoded(pc.list_flatten(array))
-    text = _text(values)
-    if scalar(values.type) in _ESCAPED:
-        text = _replaced(_replaced(text, "\\", "\\\\"), '"', '\\"')
-    text = pc.fill_null(_joined('"', text, '"'), "NULL")
-    return _bracketed("{", array, text, "}")
-
-
 def _json(array: pa.Array) -> pa.Array:
     """Values as JSON; null where they are null."""
     array = _decoded(array)
     kind = array.type
     if t.is_map(kind):
-        return _json_map(array)
+        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        lists = array.cast(pa.list_(entry))
+        entries = pc.list_flatten(lists)
+        keys, values = _json_text(_decoded(entries.field(0))), _json_values(entries.field(1))
+        return _bracketed("{", lists, _joined(keys, ":", values), "}")
     if is_list(kind):
         return _bracketed("[", array, _json_values(pc.list_flatten(array)), "]")
     if t.is_struct(kind):
-        return _json_struct(array)
+        pieces: list[Any] = []
+        # Flattened, the parts of a null are null, whatever their buffers hold.
+        for number, (field, values) in enumerate(zip(kind, array.flatten(), strict=True)):
+            comma = "," if number else ""
+            pieces += [f"{comma}{json.dumps(field.name)}:", _json_values(values)]
+        text = _joined("{", *pieces, "}") if pieces else pa.array(["{}"] * len(array), pa.string())
+        return _where_valid(array, text)
     if t.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
         raise _NoCounterpartError("NaN and infinity are not in JSON: make them null")
     if t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
@@ -222,24 +217,6 @@ def _json_text(array: pa.Array) -> pa.Array:
     elif t.is_timestamp(array.type):
         text = pc.replace_substring(text, " ", "T", max_replacements=1)  # not of BC
     return _joined('"', text, '"')
-
-
-def _json_struct(array: pa.Array) -> pa.Array:
-    parts: list[Any] = []
-    # Flattened, the parts of a null are null, whatever lies there.
-    for number, (field, values) in enumerate(zip(array.type, array.flatten(), strict=True)):
-        parts += [f"{',' if number else ''}{json.dumps(field.name)}:", _json_values(values)]
-    text = _joined("{", *parts, "}") if parts else pa.array(["{}"] * len(array), pa.string())
-    return _where_valid(array, text)
-
-
-def _json_map(array: pa.Array) -> pa.Array:
-    kind = array.type
-    entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-    lists = array.cast(pa.list_(entry))
-    entries = pc.list_flatten(lists)
-    keys, values = _json_text(_decoded(entries.field(0))), _json_values(entries.field(1))
-    return _bracketed("{", lists, _joined(keys, ":", values), "}")
 
 
 def _bracketed(left: str, array: pa.Array, values: pa.Array, right: str) -> pa.Array:

@@ -8,8 +8,8 @@ from sqlalchemy.types import TypeEngine
 
 from ledger.databases.identifiers import quoted
 from ledger.errors import StageError
-from ledger.sinks.postgres.declared import LONGEST_NAME
-from ledger.sinks.postgres.table import BATCH, TablePlace, TargetColumn, TargetTable, type_name
+from ledger.sinks.options import LONGEST_NAME
+from ledger.sinks.postgres.table import BATCH, TablePlace, TargetTable, type_name
 from ledger.sinks.postgres.trial import RECORDS, ROW
 from ledger.sinks.postgres.types import column_type, fits
 
@@ -32,8 +32,7 @@ def require_fit(
     place: TablePlace, table: TargetTable | None, schema: pa.Schema, key: Sequence[str]
 ) -> None:
     """Raise StageError with all problems of the table, or of one that is yet to be made."""
-    message = "; ".join(problems(table, schema, key))
-    if message:
+    if message := "; ".join(problems(table, schema, key)):
         raise StageError(f"the sink's table {place} does not take the rows: {message}")
 
 
@@ -85,10 +84,23 @@ def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
 
 
 def _misfits(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
+    """Yield a message for each column of the rows or the table that does not fit the other."""
     alter = f"ALTER TABLE {table.place}"
     for field in schema:
         expected = type_name(column_type(field.type) or TypeEngine())
-        yield from _misfit(table.columns.get(field.name), field, expected, alter)
+        column, name = table.columns.get(field.name), quoted(field.name)
+        if column is None:
+            yield f"column {field.name!r} is missing: {alter} ADD COLUMN {name} {expected}"
+        elif not fits(field.type, column):
+            yield (
+                f"column {field.name!r}: expected {expected}, found {column.type}: {alter} ALTER"
+                f" COLUMN {name} TYPE {expected}, or cast it in the stage before the sink"
+            )
+        elif not column.writable:
+            yield (
+                f"column {field.name!r}: expected one that takes values, found it GENERATED ALWAYS:"
+                " leave it out in the stage before the sink"
+            )
     for column in table.columns.values():
         if column.required and column.name not in (*schema.names, BATCH):
             own = f"{alter} ALTER COLUMN {quoted(column.name)}"
@@ -113,30 +125,8 @@ def _own_misfits(table: TargetTable, key: Sequence[str]) -> Iterator[str]:
         )
     if key and frozenset(key) not in table.unique:
         names = ", ".join(quoted(name) for name in key)
+        indexes = sorted(f"({', '.join(sorted(map(quoted, each)))})" for each in table.unique)
         yield (
             f"key ({names}): expected a unique index on just these columns, found "
-            f"{_indexes(table)}: CREATE UNIQUE INDEX ON {table.place} ({names})"
+            f"{', '.join(indexes) or 'none'}: CREATE UNIQUE INDEX ON {table.place} ({names})"
         )
-
-
-def _misfit(
-    column: TargetColumn | None, field: pa.Field, expected: str, alter: str
-) -> Iterator[str]:
-    name = quoted(field.name)
-    if column is None:
-        yield f"column {field.name!r} is missing: {alter} ADD COLUMN {name} {expected}"
-    elif not fits(field.type, column):
-        yield (
-            f"column {field.name!r}: expected {expected}, found {column.type}: {alter} ALTER COLUMN"
-            f" {name} TYPE {expected}, or cast it in the stage before the sink"
-        )
-    elif not column.writable:
-        yield (
-            f"column {field.name!r}: expected one that takes values, found it GENERATED ALWAYS:"
-            " leave it out in the stage before the sink"
-        )
-
-
-def _indexes(table: TargetTable) -> str:
-    indexes = sorted(f"({', '.join(sorted(map(quoted, names)))})" for names in table.unique)
-    return ", ".join(indexes) or "none"

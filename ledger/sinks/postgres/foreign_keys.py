@@ -67,9 +67,11 @@ def check_at_end(
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT staged")
         violations = _violations(connection, place, columns, gone)
         advice = _MISSING if violations or not gone else _REFERRED_TO
+        detail = getattr(getattr(exc.orig, "diag", None), "message_detail", None) or ""
+        message = quote(f"{first_line(exc)}: {detail}".rstrip(": ."))
         raise StageError(
             f"sink {delivery.sink!r}: {place} does not take batch {delivery.batch_id}:"
-            f" {'; '.join(violations or [_in_its_own_words(exc)])}. Nothing of the batch is"
+            f" {'; '.join(violations or [message])}. Nothing of the batch is"
             f" published there. {advice}"
         ) from exc
 
@@ -77,32 +79,32 @@ def check_at_end(
 def _violations(
     connection: Connection, place: TablePlace, columns: Sequence[str], gone: Sequence[int]
 ) -> list[str]:
-    """Return each foreign key that staged rows violate, with the first of their values. Left out
-    are keys of columns that were not staged, and keys into a table of which this user may not read
-    all rows.
+    """Return a sentence for each foreign key that staged rows violate, with the first of their
+    values. Keys of columns that were not staged are left out, and keys into a table of which this
+    user may not read all rows.
     """
-    rows = connection.execute(_KEYS, {"oid": place.oid, "columns": list(columns)}).all()
-    keys = [_ForeignKey(**row._mapping) for row in rows]
-    results = [(key, _orphans(connection, key, gone)) for key in keys]
-    return [_violation(key, orphans) for key, orphans in results if orphans]
-
-
-def _violation(key: _ForeignKey, orphans: Sequence[tuple[Any, ...]]) -> str:
-    *_, distinct, rows = orphans[0]
-    values = ", ".join(f"({', '.join(map(str, orphan[:-2]))})" for orphan in orphans)
-    more = f" and {distinct - len(orphans):,} more" if distinct > len(orphans) else ""
-    names = ", ".join(map(quoted, key.columns))
-    return (
-        f'foreign key "{key.name}": {quoted(key.schema)}.{quoted(key.table)} lacks what'
-        f" {quantity(int(rows), 'row refers', 'rows refer')} to: ({names}) = {quote(values)}{more}"
-    )
+    violations = []
+    for row in connection.execute(_KEYS, {"oid": place.oid, "columns": list(columns)}).all():
+        key = _ForeignKey(**row._mapping)
+        orphans = _orphans(connection, key, gone)
+        if orphans:
+            *_, distinct, rows = orphans[0]
+            values = ", ".join(f"({', '.join(map(str, orphan[:-2]))})" for orphan in orphans)
+            more = f" and {distinct - len(orphans):,} more" if distinct > len(orphans) else ""
+            refer = quantity(int(rows), "row refers", "rows refer")
+            violations.append(
+                f'foreign key "{key.name}": {quoted(key.schema)}.{quoted(key.table)} lacks what'
+                f" {refer} to: ({', '.join(map(quoted, key.columns))}) = {quote(values)}{more}"
+            )
+    return violations
 
 
 def _orphans(
     connection: Connection, key: _ForeignKey, gone: Sequence[int]
 ) -> list[tuple[Any, ...]]:
-    """The first values of staged rows that have no partner; then how many such values and rows
-    there are."""
+    """Return the first values of staged rows that refer to a missing row. The last two items of
+    each tuple are the numbers of such values, and of such rows.
+    """
     columns = [f"s.{literal_name(name)}" for name in key.columns]
     pairs = zip(columns, key.partners, strict=True)
     same = " AND ".join(f"r.{literal_name(partner)} = {column}" for column, partner in pairs)
@@ -120,12 +122,6 @@ def _orphans(
         GROUP BY {listed} ORDER BY {listed} LIMIT {_MOST}
     """
     return [tuple(row) for row in execute_literally(connection, statement)]
-
-
-def _in_its_own_words(exc: DBAPIError) -> str:
-    """The server's message, with the row that it names."""
-    detail = getattr(getattr(exc.orig, "diag", None), "message_detail", None) or ""
-    return quote(f"{first_line(exc)}: {detail}".rstrip(": ."))
 
 
 # Of a partitioned table that is referenced there is a constraint for each partition besides.

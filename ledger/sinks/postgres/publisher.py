@@ -13,7 +13,6 @@ replace_interval  a family replaces older families over its interval; within the
                   are added. A family that comes after a newer one is refused
 """
 
-from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -33,9 +32,8 @@ from ledger.sinks.base import (
 from ledger.sinks.postgres import foreign_keys
 from ledger.sinks.postgres import record as target_record
 from ledger.sinks.postgres import table as target
-from ledger.sinks.postgres.connection import once, transact
+from ledger.sinks.postgres.connection import transact, transaction
 from ledger.sinks.postgres.copy_text import to_csv
-from ledger.sinks.postgres.declared import Mode
 from ledger.sinks.postgres.fit import new_columns, problems, require_fit
 from ledger.sinks.postgres.record import Commit
 from ledger.sinks.postgres.refusals import Trial
@@ -47,15 +45,13 @@ class PostgresPublisher(Publisher):
     """A table of a PostgreSQL database; ``table`` may be ``schema.table``.
 
     ``key``: for upsert, the columns that no two rows of the table have equal. Staged files lie
-    below ``staging_root``. Connections are made when they are needed, and closed. Raises
-    ConfigurationError for the url.
+    below ``staging_root``. Connections are made when they are needed, and closed. ``mode``:
+    ``append``, ``upsert`` or ``replace_interval``. Raises ConfigurationError for the url.
     """
 
     keeps_tracking = True
 
-    def __init__(
-        self, url: str, table: str, *, key: tuple[str, ...], mode: Mode, staging_root: str
-    ):
+    def __init__(self, url: str, table: str, *, key: tuple[str, ...], mode: str, staging_root: str):
         what = f"the sink of table {table!r}"
         self._url = postgresql(resolved(url, what), f"the url of {what}")
         self._table = table
@@ -74,7 +70,18 @@ class PostgresPublisher(Publisher):
         publish needs.
         """
         columns = None if schema is None else user_schema(schema)
-        return once(self._url, lambda connection: self._plan(connection, columns, delivery))
+        with transaction(self._url) as connection:
+            place = target.find_place(connection, self._table)
+            table = None if place.oid is None else target.find_table(connection, place)
+            if wrong := problems(table, columns, self._key):
+                return SinkPlan(tuple(wrong))
+            target.require_rights(connection, place)
+            staged = None if delivery is None else staged_schema(delivery.files)
+            if delivery is None or staged is None:
+                return SinkPlan()
+            gone = self._batches_to_remove(connection, place, delivery)
+            trial = Trial(connection, place, staged, self._key)
+            return SinkPlan(refusals=tuple(trial.refusals(delivery.files, delivery.batch_id, gone)))
 
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery, once; see ``ledger.sinks.base``.
@@ -85,24 +92,12 @@ class PostgresPublisher(Publisher):
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
 
-    def _plan(
-        self, connection: Connection, schema: pa.Schema | None, delivery: Delivery | None
-    ) -> SinkPlan:
-        place = target.find_place(connection, self._table)
-        table = None if place.oid is None else target.find_table(connection, place)
-        if wrong := problems(table, schema, self._key):
-            return SinkPlan(tuple(wrong))
-        target.require_rights(connection, place)
-        staged = None if delivery is None else staged_schema(delivery.files)
-        if delivery is None or staged is None:
-            return SinkPlan()
-        gone = self._gone(connection, place, delivery)
-        trial = Trial(connection, place, staged, self._key)
-        return SinkPlan(refusals=tuple(trial.refusals(delivery.files, delivery.batch_id, gone)))
-
-    def _gone(self, connection: Connection, place: TablePlace, delivery: Delivery) -> list[int]:
-        """Batches whose rows leave the table when these come. Raises IntegrityError where another
-        ledger has published such numbers."""
+    def _batches_to_remove(
+        self, connection: Connection, place: TablePlace, delivery: Delivery
+    ) -> list[int]:
+        """Return the batches whose rows the delivery removes from the table. Raises IntegrityError
+        if another ledger has published batches of these numbers.
+        """
         record = target_record.find_record(connection, place)
         if record is None:
             return []
@@ -121,16 +116,23 @@ class PostgresPublisher(Publisher):
             return
         replaced = self._replaced(connection, record, place, delivery)
         require_staged(delivery)
-        schema = staged_schema(delivery.files)
-        table = self._found_table(connection, schema)
-        if table is not None:
-            columns = _stage(connection, table, schema, delivery)
+        schema = staged_schema(delivery.files)  # None without files: then no table is made
+        place = target.find_place(connection, self._table)
+        if place.oid is None and schema is not None:
+            new = new_columns(place, schema, self._key)
+            place = target.create_table(connection, place, new, self._key)
+        if place.oid is not None:
+            table = target.find_table(connection, place)
+            if schema is not None:
+                require_fit(place, table, schema, self._key)
+                _stage(connection, table, schema, delivery)
+            columns = [] if schema is None else list(schema.names)
             batches = [*replaced, delivery.batch_id]
             there = target_record.published_of(connection, record, delivery.sink, batches)
-            with foreign_keys.check_at_end(connection, table.place, columns, there, delivery):
-                target.remove_batches(connection, table.place, there)
+            with foreign_keys.check_at_end(connection, place, columns, there, delivery):
+                target.remove_batches(connection, place, there)
                 if columns:
-                    self._merge(connection, record, table.place, columns, delivery)
+                    self._merge(connection, record, place, columns, delivery)
         target_record.mark_replaced(connection, record, place, delivery, replaced)
         target_record.put_commit(connection, record, place, delivery)
         reached("writing table", delivery.sink)
@@ -138,8 +140,9 @@ class PostgresPublisher(Publisher):
     def _replaced(
         self, connection: Connection, record: Table, place: TablePlace, delivery: Delivery
     ) -> list[int]:
-        """The batches in whose place this one comes. Raises FencedError or DeclarationError when it
-        may not."""
+        """Return the batches that the delivery replaces. Raises FencedError or DeclarationError if
+        it may not be published.
+        """
         other = target_record.other_sink(connection, record, place, delivery)
         if other is not None:
             raise DeclarationError(
@@ -158,19 +161,6 @@ class PostgresPublisher(Publisher):
         older = target_record.older_families(connection, record, delivery)
         return sorted({*delivery.replaces, *older})
 
-    def _found_table(self, connection: Connection, schema: pa.Schema | None) -> TargetTable | None:
-        """The table, made if it is missing; None if no file shows what it would be."""
-        place = target.find_place(connection, self._table)
-        if place.oid is None:
-            if schema is None:
-                return None
-            columns = new_columns(place, schema, self._key)
-            place = target.create_table(connection, place, columns, self._key)
-        table = target.find_table(connection, place)
-        if schema is not None:
-            require_fit(place, table, schema, self._key)
-        return table
-
     def _merge(
         self,
         connection: Connection,
@@ -179,7 +169,7 @@ class PostgresPublisher(Publisher):
         columns: list[str],
         delivery: Delivery,
     ) -> None:
-        """Bring the staged rows into the table, by the mode."""
+        """Insert the staged rows into the table, or merge them by the key, as the mode says."""
         if self._mode == "upsert":
             self._require_keys(connection, delivery)
             newer = target_record.newer_batches(connection, record, place, delivery)
@@ -196,6 +186,7 @@ class PostgresPublisher(Publisher):
             )
 
     def _require_keys(self, connection: Connection, delivery: Delivery) -> None:
+        """Raise StageError if a staged row has no key, or shares its key with another."""
         odd = target.odd_key(connection, self._key)
         if odd is None:
             return
@@ -217,9 +208,10 @@ class PostgresPublisher(Publisher):
 
 
 def is_due(commit: Commit | None, delivery: Delivery) -> bool:
-    """Whether the delivery is yet to come, going by what the record has of its batch.
+    """Return whether the delivery still has to be published. ``commit``: what the target's record
+    has of its batch.
 
-    Raises FencedError when something newer came, IntegrityError when the record is of another
+    Raises FencedError if something newer is published, IntegrityError if the record is of another
     batch.
     """
     assert delivery.interval_start.tzinfo is not None
@@ -252,33 +244,13 @@ def is_due(commit: Commit | None, delivery: Delivery) -> bool:
 
 
 def _stage(
-    connection: Connection, table: TargetTable, schema: pa.Schema | None, delivery: Delivery
-) -> list[str]:
-    """Bring the rows of all files into the transaction's own table; its columns, none if there are
-    no files.
-
-    Raises IntegrityError unless they are as many as recorded.
+    connection: Connection, table: TargetTable, schema: pa.Schema, delivery: Delivery
+) -> None:
+    """Copy the rows of all files, which the plan of the sink's run has tried, into a temporary
+    table of the transaction. Raises IntegrityError unless they are as many as recorded.
     """
-    if schema is None:
-        return []
     target.stage(connection, table.place, schema.names)
-    with closing(_encoded(delivery, schema, table)) as pieces:
-        staged = sum(target.copy(connection, piece) for piece in pieces)
-    if staged != delivery.rows:
-        raise IntegrityError(
-            f"sink {delivery.sink!r}: expected {delivery.rows} rows of batch {delivery.batch_id} in"
-            f" {delivery.folder}, found {staged}."
-            f" {WHERE_STAGED_FILES_ARE_LOST}"
-        )
-    return list(schema.names)
-
-
-def _encoded(
-    delivery: Delivery, schema: pa.Schema, table: TargetTable
-) -> Generator[bytes, None, None]:
-    """All rows as COPY reads them, piece by piece; the next is made while one is on its way. The
-    plan of the sink's run has tried them.
-    """
+    staged = 0
     with (
         closing(record_batches(delivery.files, schema)) as batches,
         ThreadPoolExecutor(1) as pool,
@@ -286,5 +258,11 @@ def _encoded(
         pieces = (to_csv(rows, table) for rows in batches)
         coming = pool.submit(next, pieces, None)
         while (piece := coming.result()) is not None:
-            coming = pool.submit(next, pieces, None)
-            yield piece
+            coming = pool.submit(next, pieces, None)  # the next piece, while this one is sent
+            staged += target.copy(connection, piece)
+    if staged != delivery.rows:
+        raise IntegrityError(
+            f"sink {delivery.sink!r}: expected {delivery.rows} rows of batch {delivery.batch_id} in"
+            f" {delivery.folder}, found {staged}."
+            f" {WHERE_STAGED_FILES_ARE_LOST}"
+        )

@@ -1,6 +1,7 @@
 """Find the staged rows that a table of PostgreSQL refuses, before anything is decided."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,14 +42,25 @@ class Trial:
     def refusals(
         self, files: Sequence[DataFile], batch_id: int, gone: Sequence[int]
     ) -> list[Refusal]:
-        """The rows of the files that the table refuses. Raises StageError past 10,000 of them."""
+        """Return the rows of the files that the table refuses. Raises StageError past 10,000.
+
+        The publish checks foreign keys, and what triggers may change.
+        """
+        connection, place, most = self._connection, self._place, MOST_REFUSED + 1
         self._load(files, batch_id)
-        target_trial.analyze(self._connection)
-        target_trial.remove(self._connection, [], self._failing)
-        self._look_up(gone)
+        target_trial.analyze(connection)
+        target_trial.remove(connection, [], self._failing)
+        looked_up = [target_trial.odd_keys(connection, self._key, most)]
+        if place.oid is not None and not self._types_only:
+            looked_up.append(target_trial.duplicates(connection, place, self._key, gone, most))
+        for reason, positions in chain.from_iterable(looked_up):
+            if positions:
+                self._note(positions, reason, reason)
+                target_trial.remove(connection, positions, [])
         return [refusal for _, refusal in sorted(self._refusals.items())]
 
     def _load(self, files: Sequence[DataFile], batch_id: int) -> None:
+        """Make the trial table, and copy the rows of the files into it, without those refused."""
         connection, place = self._connection, self._place
         if place.oid is None:
             columns = new_columns(place, self._schema, self._key)
@@ -69,7 +81,7 @@ class Trial:
             position += batch.num_rows
 
     def _without_repeated_keys(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Refuse the rows of which a ``jsonb`` would lose a part; return the others."""
+        """Refuse the rows of which a ``jsonb`` would lose a part. Return the others."""
         refused: set[int] = set()
         for reason, numbers in repeated_keys(rows, self._trial):
             for number in set(numbers) - refused:
@@ -84,46 +96,25 @@ class Trial:
         self._failing += [record for record in records if record is not None]
 
     def _try(self, rows: pa.RecordBatch) -> None:
-        """Add the rows; those that are refused are found by halving."""
-        error = self._error(rows)
-        if error is None:
-            return
-        if rows.num_rows == 1:
-            self._refuse(rows, *self._reasons(error))
-            return
-        middle = rows.num_rows // 2
-        self._try(rows.slice(0, middle))
-        self._try(rows.slice(middle))
-
-    def _error(self, rows: pa.RecordBatch) -> StageError | DBAPIError | None:
+        """Add the rows. Find the refused ones by halving."""
+        error: StageError | DBAPIError | None
         try:
             text = to_csv(rows, self._trial)
         except StageError as exc:
-            return exc
-        return target_trial.try_copy(self._connection, text, rows.schema.names)
-
-    def _reasons(self, error: StageError | DBAPIError) -> tuple[str, str]:
-        """Return why a row is refused, in the server's words, and the same without its values."""
-        if isinstance(error, StageError):
-            return str(error), str(error)  # it names the column alone
-        message = target_trial.server_message(error, self._place)
-        return message, target_trial.without_values(error, self._names)
-
-    def _look_up(self, gone: Sequence[int]) -> None:
-        """The key of an upsert, then unique keys. What a trigger may change, and foreign keys, are
-        checked by the publish."""
-        connection, place, most = self._connection, self._place, MOST_REFUSED + 1
-        for reason, rows in target_trial.odd_keys(connection, self._key, most):
-            self._remove(rows, reason)
-        if place.oid is None or self._types_only:
+            error = exc
+        else:
+            error = target_trial.try_copy(self._connection, text, rows.schema.names)
+        if error is None:
             return
-        for reason, rows in target_trial.duplicates(connection, place, self._key, gone, most):
-            self._remove(rows, reason)
-
-    def _remove(self, positions: list[int], reason: str) -> None:
-        if positions:
-            self._note(positions, reason, reason)
-            target_trial.remove(self._connection, positions, [])
+        if rows.num_rows > 1:
+            middle = rows.num_rows // 2
+            self._try(rows.slice(0, middle))
+            self._try(rows.slice(middle))
+        elif isinstance(error, StageError):
+            self._refuse(rows, str(error), str(error))  # it names only the column
+        else:
+            message = target_trial.server_message(error, self._place)
+            self._refuse(rows, message, target_trial.without_values(error, self._names))
 
     def _note(self, positions: list[int], reason: str, masked: str) -> None:
         self._refusals |= {place: Refusal(place, reason, masked) for place in positions}
@@ -136,15 +127,15 @@ class Trial:
 
 
 def _records(rows: pa.RecordBatch) -> pa.Array:
-    """Return the records that fail with each row; null: none does."""
-    own = [_lists(rows[name]) for name in (ROOTS, ROOT) if name in rows.schema.names]
-    return pc.coalesce(*own) if own else pa.nulls(rows.num_rows, pa.list_(pa.int64()))
-
-
-def _lists(column: pa.Array) -> pa.Array:
-    """Lists of numbers; of a column of numbers a list of each."""
-    if not pa.types.is_integer(column.type):
-        return column.cast(pa.list_(pa.int64()))
-    offsets = pa.array(range(len(column) + 1), pa.int32())
-    values = column.cast(pa.int64())
-    return pa.ListArray.from_arrays(offsets, values, mask=values.is_null())
+    """Return a list of the records that fail with each row; null: none does."""
+    kind = pa.list_(pa.int64())
+    lists = []
+    for name in (ROOTS, ROOT):
+        if name in rows.schema.names:
+            column = rows[name]
+            if pa.types.is_integer(column.type):  # a list of each number
+                offsets = pa.array(range(len(column) + 1), pa.int32())
+                values = column.cast(pa.int64())
+                column = pa.ListArray.from_arrays(offsets, values, mask=values.is_null())
+            lists.append(column.cast(kind))
+    return pc.coalesce(*lists) if lists else pa.nulls(rows.num_rows, kind)

@@ -5,8 +5,13 @@ from typing import TYPE_CHECKING, Literal
 
 from ledger.core.declarations import Fault, check
 from ledger.sinks.base import Publisher
-from ledger.sinks.options import SinkOptions, require_dedup, require_different
-from ledger.sinks.postgres.declared import LONGEST_NAME, Upsert
+from ledger.sinks.options import (
+    LONGEST_NAME,
+    SinkOptions,
+    Upsert,
+    require_dedup,
+    require_different,
+)
 
 if TYPE_CHECKING:
     from ledger.settings import Settings
@@ -48,7 +53,7 @@ class PostgresSink(SinkOptions):
         return self.mode == "replace_interval"
 
     def location(self, settings: "Settings") -> str:
-        """The URL, less user, password and options, and the table: what lineage names it by."""
+        """Return the table, and its URL without user, password and options: its name in lineage."""
         from sqlalchemy.engine import URL
 
         from ledger.databases.addresses import resolved
@@ -76,6 +81,7 @@ class PostgresSink(SinkOptions):
 
 
 def _too_long(sink: PostgresSink) -> tuple[str, int] | None:
+    """Return the first part of the table's name that is too long, and its bytes."""
     lengths = ((part, len(part.encode())) for part in sink.table.rpartition(".")[::2])
     return next((pair for pair in lengths if pair[1] > LONGEST_NAME), None)
 

@@ -58,7 +58,8 @@ def make_trial(
 
 
 def rewrites(connection: Connection, place: TablePlace) -> bool:
-    """Whether a trigger may change rows on their way into the table, or into a part of it."""
+    """Return whether a trigger may change rows as they are inserted into the table or a partition
+    of it."""
     return bool(connection.execute(_TRIGGERS, {"oid": place.oid}).scalar_one())
 
 
@@ -94,8 +95,9 @@ def constraint_names(connection: Connection, place: TablePlace) -> frozenset[str
 
 
 def try_copy(connection: Connection, rows: bytes, columns: Iterable[str]) -> DBAPIError | None:
-    """Add rows, as CSV with ``columns`` in order; if one of them is refused, the server's error,
-    and none is added."""
+    """Add rows, as CSV with ``columns`` in order. Return the server's error if it refuses one of
+    them: then none is added.
+    """
     names = ", ".join(map(literal_name, columns))
     savepoint = connection.begin_nested()
     try:
@@ -305,6 +307,9 @@ def _duplicates(index: _UniqueIndex, key: Sequence[str], gone: Sequence[int]) ->
     if own:  # of an upsert the row with an equal key is written over
         same = " AND ".join(f"t.o{number} = s.o{number}" for number in range(len(own)))
         conditions.append(f"({same}) IS NOT TRUE")
+    if gone:
+        ids = ", ".join(str(int(batch_id)) for batch_id in gone)
+        conditions.append(f"(t.{BATCH} IN ({ids})) IS NOT TRUE")
     return f"""
         WITH s AS (
           SELECT * FROM (
@@ -319,16 +324,8 @@ def _duplicates(index: _UniqueIndex, key: Sequence[str], gone: Sequence[int]) ->
         UNION
         SELECT {ROW} FROM s WHERE EXISTS (
           SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {of} {where}) t
-          WHERE {" AND ".join(conditions)}{_remaining("t", gone)})
+          WHERE {" AND ".join(conditions)})
     """
-
-
-def _remaining(table: str, gone: Sequence[int]) -> str:
-    """That a row of the table is not of a batch that makes room."""
-    if not gone:
-        return ""
-    ids = ", ".join(str(int(batch_id)) for batch_id in gone)
-    return f" AND ({table}.{BATCH} IN ({ids})) IS NOT TRUE"
 
 
 def _positions(connection: Connection, statement: str, most: int) -> list[int]:
