@@ -14,7 +14,7 @@ Word = Callable[[pa.DataType], str | None]
 
 
 def scalar(kind: pa.DataType) -> str:
-    """The name of a type without parts, in whatever layout its values lie: ``int8`` to ``uint64``,
+    """Return the name of a type without parts, in any layout of its values: ``int8`` to ``uint64``,
     ``halffloat``, ``float``, ``double``, ``bool``, ``decimal``, ``string``, ``binary``, ``date``,
     ``time``, ``timestamp`` and ``timestamptz``. Any other type, and one of nanoseconds, has its own
     name, which no table has.
@@ -88,7 +88,7 @@ def rebuilt(kind: pa.DataType, leaf: Leaf, where: str = "") -> pa.DataType:
 
 
 def utc(kind: pa.DataType, where: str = "") -> pa.DataType:
-    """A scalar, of which timestamps are in UTC, whatever the zone that they are shown in."""
+    """Return a scalar. Timestamps with a zone are in UTC, whatever zone they are shown in."""
     return pa.timestamp(kind.unit, "UTC") if t.is_timestamp(kind) and kind.tz else kind
 
 
@@ -118,25 +118,19 @@ def differences(
     here, there = ({field.name: field for field in fields} for fields in (expected, actual))
     for name in dict.fromkeys([*here, *there]):
         place = f"{where}.{name}" if where else name
-        yield from _difference(here.get(name), there.get(name), word, place)
+        own, other = here.get(name), there.get(name)
+        types = [
+            "no such column" if field is None else text(field.type, word) for field in (own, other)
+        ]
+        outlines = [kind.partition("<")[0] for kind in types]  # without the parts
+        if own is None or other is None or outlines[0] != outlines[1]:
+            yield f"column {place!r}: expected {types[0]}, found {types[1]}"
+        else:
+            yield from differences(parts(own.type), parts(other.type), word, place)
+        if own and other and other.nullable and not own.nullable:
+            yield f"column {place!r}: expected never null, found nullable"
     if where and [*here] != [*there] and sorted(here) == sorted(there):
         yield (
             f"parts of column {where!r}: expected them in the order {', '.join(here)}, found"
             f" {', '.join(there)}"
         )
-
-
-def _difference(
-    expected: pa.Field | None, actual: pa.Field | None, word: Word, where: str
-) -> Iterator[str]:
-    types = [
-        "no such column" if field is None else text(field.type, word)
-        for field in (expected, actual)
-    ]
-    outlines = [kind.partition("<")[0] for kind in types]  # less the parts
-    if expected is None or actual is None or outlines[0] != outlines[1]:
-        yield f"column {where!r}: expected {types[0]}, found {types[1]}"
-    else:
-        yield from differences(parts(expected.type), parts(actual.type), word, where)
-    if expected and actual and actual.nullable and not expected.nullable:
-        yield f"column {where!r}: expected never null, found nullable"

@@ -89,7 +89,15 @@ def parts_of(kind: "DataType | str") -> "tuple[str, Sequence[tuple[str, DataType
     the ``key`` and the ``value`` of a ``map``, the fields of a ``struct``. A type without parts is
     itself, in Spark's words in lower case."""
     if not isinstance(kind, str):
-        return _parts_of_type(kind)
+        from pyspark.sql import types as T
+
+        if isinstance(kind, T.ArrayType):
+            return "array", [("element", kind.elementType)]
+        if isinstance(kind, T.MapType):
+            return "map", [("key", kind.keyType), ("value", kind.valueType)]
+        if isinstance(kind, T.StructType):
+            return "struct", [(field.name, field.dataType) for field in kind.fields]
+        return kind.simpleString().lower(), []
     match = _WITH_PARTS.fullmatch(kind)
     if match is None:
         return " ".join(kind.lower().split()), []
@@ -98,18 +106,6 @@ def parts_of(kind: "DataType | str") -> "tuple[str, Sequence[tuple[str, DataType
         return outer, _fields("schema", "field", within) if within.strip() else []
     names = ("element",) if outer == "array" else ("key", "value")
     return outer, [(name, part.strip()) for name, part in zip(names, _parts(within), strict=False)]
-
-
-def _parts_of_type(kind: "DataType") -> "tuple[str, Sequence[tuple[str, DataType]]]":
-    from pyspark.sql import types as T
-
-    if isinstance(kind, T.ArrayType):
-        return "array", [("element", kind.elementType)]
-    if isinstance(kind, T.MapType):
-        return "map", [("key", kind.keyType), ("value", kind.valueType)]
-    if isinstance(kind, T.StructType):
-        return "struct", [(field.name, field.dataType) for field in kind.fields]
-    return kind.simpleString().lower(), []
 
 
 def text_type(kind: str) -> str:
@@ -130,25 +126,23 @@ def check_types(what: str, schema: "StructType | str") -> None:
 
 
 def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
-    """The columns as Spark hands them over in Arrow; None if one of them has a type with parts, or
-    one that no sink can have, as a decimal of no digits."""
+    """Return the columns as Spark hands them over in Arrow. None if one of them has a type with
+    parts, or one that no sink can have, as a decimal of no digits.
+    """
     import pyarrow as pa
 
-    types = {name: _arrow(kind) for name, kind in (columns(schema) or {}).items()}
-    if not types or None in types.values():
-        return None
-    return pa.schema(list(types.items()))
-
-
-def _arrow(kind: str) -> "pa.DataType | None":
-    import pyarrow as pa
-
-    alias, digits = _scalar(kind) or ("", (0, 0))
-    if alias == "decimal":  # Spark has one of no digits, Arrow has not
-        return pa.decimal128(*digits) if digits[0] else None
-    if alias.endswith("UTC]"):
-        return pa.timestamp("us", "UTC")
-    return pa.type_for_alias(alias) if alias else None
+    fields = []
+    for name, kind in (columns(schema) or {}).items():
+        alias, digits = _scalar(kind) or ("", (0, 0))
+        if not alias or (alias == "decimal" and not digits[0]):  # Arrow has none of no digits
+            return None
+        if alias == "decimal":
+            fields.append((name, pa.decimal128(*digits)))
+        elif alias.endswith("UTC]"):
+            fields.append((name, pa.timestamp("us", "UTC")))
+        else:
+            fields.append((name, pa.type_for_alias(alias)))
+    return pa.schema(fields) if fields else None
 
 
 def _columns(what: str, schema: str) -> list[tuple[str, str]]:
@@ -159,37 +153,52 @@ def _columns(what: str, schema: str) -> list[tuple[str, str]]:
 
 
 def _fields(what: str, kind: str, text: str) -> list[tuple[str, str]]:
-    return [_field(what, kind, part) for part in _parts(text)]
-
-
-def _field(what: str, kind: str, text: str) -> tuple[str, str]:
-    field = _COLUMN.match(text)
-    if field is None:
-        raise DeclarationError(
-            f"{what}: expected {kind}s with a name and a type each, separated by commas, found"
-            f" {text.strip()!r}"
-        )
-    quoted, name, rest = field.groups()
-    if name and not _BARE.fullmatch(name):
-        raise DeclarationError(
-            f"{what}: {kind} {name}: expected a name of letters A to Z, digits and _, or one in"
-            f" backticks: write `{name}`"
-        )
-    bare = _COMMENT.sub("", _without_texts(rest).strip(), count=1)
-    bare = _MORE.sub("", bare, count=1).strip()
-    _check_type(f"{what}: {kind} {name or quoted}", bare)
-    return name or quoted.replace("``", "`"), bare
-
-
-def _without_texts(text: str) -> str:
-    """A text with each quoted text in it empty."""
-    return _QUOTED.sub(lambda quoted: quoted[1] or "''", text)
+    """Return the columns, or the fields of a struct (``kind``), with their types. Raises
+    DeclarationError where Spark would refuse them.
+    """
+    fields = []
+    for part in _parts(text):
+        field = _COLUMN.match(part)
+        if field is None:
+            raise DeclarationError(
+                f"{what}: expected {kind}s with a name and a type each, separated by commas, found"
+                f" {part.strip()!r}"
+            )
+        quoted, name, rest = field.groups()
+        if name and not _BARE.fullmatch(name):
+            raise DeclarationError(
+                f"{what}: {kind} {name}: expected a name of letters A to Z, digits and _, or one in"
+                f" backticks: write `{name}`"
+            )
+        without_texts = _QUOTED.sub(lambda quoted: quoted[1] or "''", rest)
+        bare = _COMMENT.sub("", without_texts.strip(), count=1)
+        bare = _MORE.sub("", bare, count=1).strip()
+        _check_type(f"{what}: {kind} {name or quoted}", bare)
+        fields.append((name or quoted.replace("``", "`"), bare))
+    return fields
 
 
 def _check_type(what: str, text: str) -> None:
+    """Raise DeclarationError unless Spark has such a type."""
     parts = _WITH_PARTS.fullmatch(text)
     if parts is None:
-        _check_scalar(what, text)
+        scalar = _scalar(text)
+        if scalar is None and _scalar(_REST.sub("", text)):
+            raise DeclarationError(
+                f"{what}: expected after its type NOT NULL, COMMENT 'text', both in this order, or"
+                f" nothing, found {text!r}"
+            )
+        if scalar is None:
+            raise DeclarationError(
+                f"{what}: expected a type of Spark, found"
+                f" {text!r}{suggestion(text.upper(), _USUAL)}"
+            )
+        _, (precision, scale) = scalar
+        if not scale <= precision <= MOST_DIGITS:
+            raise DeclarationError(
+                f"{what}: expected a decimal of at most {MOST_DIGITS} digits, and no more of them"
+                f" after the point, found {text!r}"
+            )
         return
     kind, within = parts[1].lower(), parts[2]
     if kind == "struct":
@@ -202,25 +211,6 @@ def _check_type(what: str, text: str) -> None:
         raise DeclarationError(f"{what}: expected for example {example}, found {text!r}")
     for element in elements:
         _check_type(what, element.strip())
-
-
-def _check_scalar(what: str, text: str) -> None:
-    scalar = _scalar(text)
-    if scalar is None and _scalar(_REST.sub("", text)):
-        raise DeclarationError(
-            f"{what}: expected after its type NOT NULL, COMMENT 'text', both in this order, or"
-            f" nothing, found {text!r}"
-        )
-    if scalar is None:
-        raise DeclarationError(
-            f"{what}: expected a type of Spark, found {text!r}{suggestion(text.upper(), _USUAL)}"
-        )
-    _, (precision, scale) = scalar
-    if not scale <= precision <= MOST_DIGITS:
-        raise DeclarationError(
-            f"{what}: expected a decimal of at most {MOST_DIGITS} digits, and no more of them"
-            f" after the point, found {text!r}"
-        )
 
 
 def _scalar(text: str) -> tuple[str, tuple[int, int]] | None:
@@ -239,22 +229,15 @@ def _without_comments(text: str) -> str:
     pieces, place = [], 0
     while match := _PIECE.match(text, place):
         piece, place = match[0], match.end()
-        end = _end_of_comment(text, place) if piece == "/*" else None
-        place = end or place
-        pieces.append(" " if end or piece.startswith("--") else piece)
+        depth = 1 if piece == "/*" else 0
+        end = place
+        while depth and (bracket := _BRACKETS.search(text, end)):
+            end = bracket.end()
+            depth += 1 if bracket[0] == "/*" else -1
+        is_comment = piece.startswith("--") or (piece == "/*" and not depth)
+        place = end if is_comment else place
+        pieces.append(" " if is_comment else piece)
     return "".join(pieces)
-
-
-def _end_of_comment(text: str, place: int) -> int | None:
-    """Return the end of a comment that has begun before ``place``, with those within it."""
-    depth = 1
-    while depth:
-        bracket = _BRACKETS.search(text, place)
-        if bracket is None:
-            return None
-        place = bracket.end()
-        depth += 1 if bracket[0] == "/*" else -1
-    return place
 
 
 def _parts(text: str) -> list[str]:

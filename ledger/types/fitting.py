@@ -73,22 +73,21 @@ class Fitting:
         ]
 
     def _column(self, number: int, values: Row) -> pa.Array | None:
-        """All values at once; None if one of them does not fit."""
+        """Return all values as a column, converted only if one of them has to be. None if one of
+        them does not fit.
+        """
+        scalar = SCALARS.get(type(self._fields[number].dataType))
+        column = None
         try:
-            column = self._unmade(number, values)
+            if scalar and {scalar.plain, type(None)}.issuperset(map(type, values)):
+                column = pa.array(values, self._types[number])
+                if scalar.check is not None and not scalar.check(column):
+                    column = None
             if column is None:
                 column = pa.array(converted(self._converters[number], values), self._types[number])
         except Exception:  # pyarrow's errors, and Python's own of a conversion
             return None
         return column if self._fields[number].nullable or not column.null_count else None
-
-    def _unmade(self, number: int, values: Row) -> pa.Array | None:
-        """All values at once if none of them needs to be made another; else None."""
-        scalar = SCALARS.get(type(self._fields[number].dataType))
-        if scalar is None or not {scalar.plain, type(None)}.issuperset(map(type, values)):
-            return None
-        column = pa.array(values, self._types[number])
-        return column if scalar.check is None or scalar.check(column) else None
 
 
 def of_table(schema: StructType) -> Fitting:
@@ -109,17 +108,14 @@ def yielded(schema: StructType) -> Fitting:
 
 
 def _misfit(what: str, field: StructField, value: object) -> str:
+    """Return the reason why a value does not fit the column of ``field``."""
     expected = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
     reason = f"{what} {field.name}: expected {expected}, found "
     if value is None:
         return f"{reason}NULL"
-    text = _shown(value)
+    try:
+        text = str(as_json(value) if is_bytes(value) else value)
+    except Exception:  # a number of more digits than Python writes, or a user's own __str__
+        text = f"a value of type {type(value).__name__}"
     shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
     return reason + quote(shown.encode("utf-8", "backslashreplace").decode())
-
-
-def _shown(value: object) -> str:
-    try:
-        return str(as_json(value) if is_bytes(value) else value)
-    except Exception:  # a number of more digits than Python writes, or a user's own __str__
-        return f"a value of type {type(value).__name__}"

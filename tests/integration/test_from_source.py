@@ -14,7 +14,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.outcome.report import advise
 from ledger.errors import InputError
 from ledger.sources.files import layouts
-from ledger.spark.origins.reread import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
+from ledger.spark.origins.choice import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
 
 HEADER = "order_id,amount,city\n"
 FIRST = "O1,5,Bern\nO2,x,Bern\n\nO3,7,Atlantis\nO4,y,Bern\nO5,z,Bern\nO6,q,Atlantis\nO7,w,Bern\n"

@@ -37,8 +37,18 @@ class Snapshot:
         watched = self._witness.watch(records)
         if self._track is None:
             write_files(watched, self.folder, _WHOLE)
-        else:
-            self._write_marked(watched, self._track)
+            return
+        marked = watched.withColumn(UNTRACKED_COLUMN, ~is_tracked(self._track))
+        write_files(marked, self.folder, by=[UNTRACKED_COLUMN])
+        # A task writes both kinds under one name: those of untracked records get their own.
+        untracked = f"{self.folder}{UNTRACKED}".rstrip("/")
+        for file in stores.entries(untracked):
+            if file.name.startswith("part-"):
+                stores.move(file.path, f"{untracked}/untracked-{file.name}")
+        if self._witness.rows == 0:
+            # Partitioned, nothing writes no file, and a snapshot has its schema from one.
+            nothing = watched.sparkSession.createDataFrame([], watched.schema)
+            write_files(nothing, self.folder)
 
     @property
     def rows(self) -> int:
@@ -55,26 +65,7 @@ class Snapshot:
         names = None if self._written is None else frozenset(self._written.names)
         return take_manifest(self.folder, names)
 
-    def _write_marked(self, records: DataFrame, track: str) -> None:
-        marked = records.withColumn(UNTRACKED_COLUMN, ~is_tracked(track))
-        write_files(marked, self.folder, by=[UNTRACKED_COLUMN])
-        _rename_untracked(self.folder)
-        if self._witness.rows == 0:
-            # Partitioned, nothing writes no file, and a snapshot has its schema from one.
-            nothing = records.sparkSession.createDataFrame([], records.schema)
-            write_files(nothing, self.folder)
-
 
 def is_tracked(track: str) -> Column:
     """Whether a record is tracked: it failed, or does not contradict the expression ``track``."""
     return F.col(ERROR).isNotNull() | F.coalesce(F.expr(track), F.lit(True))
-
-
-def _rename_untracked(folder: str) -> None:
-    """Give the files of untracked records names of their own: a task writes both kinds under
-    one.
-    """
-    untracked = f"{folder}{UNTRACKED}".rstrip("/")
-    for file in stores.entries(untracked):
-        if file.name.startswith("part-"):
-            stores.move(file.path, f"{untracked}/untracked-{file.name}")
