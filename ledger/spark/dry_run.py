@@ -28,7 +28,7 @@ from ledger.sinks.folder import require_file_columns
 from ledger.sources.base import Claim
 from ledger.sources.parsing.typed import no_rows
 from ledger.sources.references import Reference
-from ledger.spark.actions import ActionLog, WritesError, noting_actions
+from ledger.spark.actions import WritesError, noting_actions
 from ledger.spark.failures import one_line, redacted, translated
 from ledger.spark.frames.inputs import named_inputs, passed_on, user_columns
 from ledger.spark.frames.side_inputs import (
@@ -82,7 +82,7 @@ class DryRun:
         self._by_rows: set[str] = set()  # steps whose result may depend on rows
 
     def findings(self) -> Iterator[Finding]:
-        """A finding for each reference and each step, those that follow a settlement last."""
+        """Yield a finding for each reference and each step, those that follow a settlement last."""
         for name, reference in references_of(self.pipeline).items():
             check: Callable[[], str] = partial(_check_reference, self, name, reference)
             yield self._finding(f"reference {name}", (), check)
@@ -120,31 +120,39 @@ class DryRun:
                     f"its function writes by itself ({exc}), and only a run lets it"
                 ) from exc
             except Exception as exc:
-                raise self._failure(exc, actions) from exc
+                error = redacted(exc) if self.pipeline.redact else translated(exc)
+                if not actions.may_explain(exc):
+                    raise error from exc
+                raise UncheckedError(
+                    f"its function asks for rows ({actions}), and fails where there are none:"
+                    f" {one_line(error).rstrip('. ')}. With rows it may pass"
+                ) from exc
         if actions.uses_rows or not self._by_rows.isdisjoint(step.inputs):
             self._by_rows.add(step.name)
         return output
 
-    def _failure(self, exc: Exception, actions: ActionLog) -> LedgerError:
-        if not actions.may_explain(exc):
-            return self._own(exc)
-        return UncheckedError(
-            f"its function asks for rows ({actions}), and fails where there are none:"
-            f" {one_line(self._own(exc)).rstrip('. ')}. With rows it may pass"
-        )
-
-    def _own(self, exc: Exception) -> LedgerError:
-        """Return the ledger's error for any other, redacted if the pipeline redacts."""
-        return redacted(exc) if self.pipeline.redact else translated(exc)
-
     def _finding(self, subject: str, needs: Sequence[str], check: Callable[[], str]) -> Finding:
+        """Run the check of a subject. ``needs``: steps and references whose columns it needs."""
+
+        def checked() -> str:
+            try:
+                return check()
+            except UncheckedError:
+                raise
+            except Exception as exc:
+                if self.pipeline.redact:
+                    raise redacted(exc) from None
+                if isinstance(exc, SPARK_ERRORS):
+                    raise translated(exc) from exc
+                raise
+
         self._on_step(subject)
         missing = [name for name in needs if name not in self._frames]
         if missing:
             return self._unchecked(
                 subject, f"the columns of {self._in_words(missing[0])} are not known"
             )
-        result = finding(subject, partial(self._checked, check))
+        result = finding(subject, checked)
         if isinstance(result.error, UncheckedError):
             return self._unchecked(subject, result.message)
         by_rows = [name for name in needs if name in self._by_rows]
@@ -156,18 +164,6 @@ class DryRun:
             f" {self._in_words(by_rows[0])} depends on its rows, and a check gives it none",
             hint=True,
         )
-
-    def _checked(self, check: Callable[[], str]) -> str:
-        try:
-            return check()
-        except UncheckedError:
-            raise
-        except Exception as exc:
-            if self.pipeline.redact:
-                raise redacted(exc) from None
-            if isinstance(exc, SPARK_ERRORS):
-                raise translated(exc) from exc
-            raise
 
     def _unchecked(self, subject: str, reason: str) -> Finding:
         """Return a hint that a step is not checked, beside the finding about it without Spark."""
@@ -206,17 +202,14 @@ def _check_source(run: DryRun, step: SourceStep) -> str:
     message = run.earlier(f"source {step.name}")
     if run.interval is not None:
         with reading(reader):
-            reader.check(_next_claim(run, step, run.interval))
+            if not step.incremental:
+                claim = Claim(step.name, step.source.path(run.settings, run.interval))
+            elif run.database is None:
+                raise UncheckedError("only the ledger knows which of its files are new")
+            else:
+                claim = next_claim(run.database, run.settings, run.pipeline, step, run.interval)
+            reader.check(claim)
     return message
-
-
-def _next_claim(run: DryRun, step: SourceStep, interval: Interval) -> Claim:
-    """Return the claim that a batch over the interval would make on a source."""
-    if not step.incremental:
-        return Claim(step.name, step.source.path(run.settings, interval))
-    if run.database is None:
-        raise UncheckedError("only the ledger knows which of its files are new")
-    return next_claim(run.database, run.settings, run.pipeline, step, interval)
 
 
 def _check_stage(run: DryRun, step: StageStep) -> str:

@@ -7,11 +7,14 @@ imports Spark: what is looked at is text.
 """
 
 import logging
+import os
 import re
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -30,8 +33,7 @@ from ledger.errors import (
 )
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import verbose
-from ledger.spark.scratch import scratch_folders
-from ledger.storage.folders import FULL, no_space, not_made
+from ledger.storage.folders import FULL, no_space, not_made, scratch_of
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +162,14 @@ def is_spark_gone(exc: BaseException) -> bool:
 
 
 def _spark_gone(exc: BaseException) -> UnavailableError | None:
-    message = next(filter(None, map(_last_words, _chain(exc))), None)
+    message, error, seen = None, exc, set[int]()
+    while message is None:  # in the exception, or in one that it was raised from
+        message = _last_words(error)
+        seen.add(id(error))
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None or id(cause) in seen:
+            break
+        error = cause
     if message is None:
         return None
     return UnavailableError(
@@ -190,16 +199,6 @@ def _last_words(exc: BaseException) -> str | None:
         or any(words in text for words in _STOPPING)
     )
     return f"{name}: {_first_line(text)}" if gone else None
-
-
-def _chain(exc: BaseException) -> Iterator[BaseException]:
-    """An exception, and those that it was raised from."""
-    seen: set[int] = set()
-    error: BaseException | None = exc
-    while error is not None and id(error) not in seen:
-        yield error
-        seen.add(id(error))
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def one_line(exc: BaseException) -> str:
@@ -369,7 +368,14 @@ def _full_disk(exc: BaseException) -> UnavailableError | None:
     if (isinstance(exc, OSError) and exc.errno in FULL) or _FULL.search(text):
         written, name = _WRITTEN.search(text), getattr(exc, "filename", None)
         folder = written[1] if written else name if isinstance(name, str) else None
-        return no_space(folder, scratch_folders())
+        # Of Spark's shuffles and spills: as the environment says, or a session that runs here.
+        scratch = os.environ.get("SPARK_LOCAL_DIRS")
+        sql: Any = sys.modules.get("pyspark.sql")
+        if not scratch and sql:
+            with suppress(Exception):  # Spark has ended: its error is another's to report
+                session = sql.SparkSession.getActiveSession()
+                scratch = session and session.conf.get("spark.local.dir", None)
+        return no_space(folder, scratch_of(scratch))
     return not_made(unmade[1]) if unmade else None
 
 
@@ -404,23 +410,15 @@ def _worker_failure(text: str) -> tuple[str | None, str] | None:
 
     The place is the innermost one in the user's code, or None if no code of the user was involved.
     """
-    tracebacks = list(_tracebacks(text.splitlines()))
-    if not tracebacks:
-        return None
-    frames, message = tracebacks[-1]
-    return _own_frame(frames), message[:_LONGEST]
-
-
-def _tracebacks(lines: Sequence[str]) -> Iterator[tuple[list[tuple[str, int, str]], str]]:
-    """Frames (file, line, function) and last line of each traceback."""
+    last = None
     frames: list[tuple[str, int, str]] = []
-    for line in lines:
+    for line in text.splitlines():
         match = _FRAME.match(line)
         if match:
             frames.append((match[1], int(match[2]), match[3]))
         elif frames and line.strip() and not line[0].isspace():
-            yield frames, line.strip()
-            frames = []
+            last, frames = (frames, line.strip()), []
+    return None if last is None else (_own_frame(last[0]), last[1][:_LONGEST])
 
 
 def _place(exc: BaseException) -> str | None:

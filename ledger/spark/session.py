@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,11 +16,10 @@ from pyspark.sql import SparkSession
 
 from ledger.core.connect_server import is_remote, require_server
 from ledger.core.requirements import require_java
-from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.errors import ConfigurationError, UnavailableError
 from ledger.lineage.spark_faults import avoid_known_faults
 from ledger.settings import verbose
 from ledger.spark.failures import one_line
-from ledger.spark.quiet import quiet_start
 
 # What an action raises: Spark's own errors, and those of the bridge that it did not translate.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -38,6 +38,12 @@ REQUIRED = {
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT")
 # Whether each column expression notes where in Python it was made.
 _TRACE_COLUMNS = "spark.python.sql.dataFrameDebugging.enabled"
+# Written by the JVM itself, before any logging of Spark's is set up.
+_NOISE = (
+    b"WARNING: Using incubator modules",
+    b"Picked up JAVA_TOOL_OPTIONS",
+    b"Picked up JDK_JAVA_",
+)
 
 
 def build_session(
@@ -50,13 +56,18 @@ def build_session(
     Raises ConfigurationError when Java is missing or of another version, or the server refuses the
     session, and UnavailableError when it does not answer, or cannot give one.
     """
-    _keep_quiet()
+    if not verbose():
+        # Spark's Python writes each error to the terminal as JSON with its Java stack; its caller
+        # reports it.
+        for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL + 1)
     if master is not None and is_remote(master):
         return _connected(app_name, master)
     return _with_required(_started(app_name, master, silent))
 
 
 def _with_required(session: SparkSession) -> SparkSession:
+    """Set the options of a session that correctness needs."""
     for name, value in REQUIRED.items():
         session.conf.set(name, value)
     avoid_known_faults(session)
@@ -74,22 +85,21 @@ def _connected(app_name: str, remote: str) -> SparkSession:
     try:
         return _with_required(builder.getOrCreate())
     except PySparkException as exc:
-        raise _no_session(remote, exc) from exc
-
-
-def _no_session(remote: str, exc: PySparkException) -> LedgerError:
-    """A refusal of the client, or of its request, is permanent; other errors may pass."""
-    status = getattr(exc, "getGrpcStatusCode", lambda: None)()  # of errors that come from a server
-    message = one_line(exc).rstrip(". ")
-    if isinstance(exc, ValueError) or getattr(status, "name", None) in _REFUSALS:
-        return ConfigurationError(f"Spark Connect server {remote} refused a session: {message}")
-    return UnavailableError(
-        f"Spark Connect server {remote} gave no session: {message}. Check that it is well, then run"
-        " this again"
-    )
+        # A refusal of the client, or of its request, is permanent; other errors may pass.
+        status = getattr(exc, "getGrpcStatusCode", lambda: None)()  # of errors of a server
+        message = one_line(exc).rstrip(". ")
+        if isinstance(exc, ValueError) or getattr(status, "name", None) in _REFUSALS:
+            raise ConfigurationError(
+                f"Spark Connect server {remote} refused a session: {message}"
+            ) from exc
+        raise UnavailableError(
+            f"Spark Connect server {remote} gave no session: {message}. Check that it is well, then"
+            " run this again"
+        ) from exc
 
 
 def _started(app_name: str, master: str | None, silent: bool) -> SparkSession:
+    """Return a session of a Spark that runs on this machine, or is started here."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -114,6 +124,32 @@ def _started(app_name: str, master: str | None, silent: bool) -> SparkSession:
 
 
 @contextmanager
+def quiet_start() -> Iterator[None]:
+    """Filter the JVM's own warnings out of what a process that starts in the block writes to
+    stderr, as long as it lives.
+    """
+    terminal, ours = os.dup(2), os.dup(2)
+    read, write = os.pipe()
+    os.dup2(write, 2)
+    os.close(write)
+
+    def pass_on() -> None:
+        with open(read, "rb", buffering=0) as stream, open(terminal, "wb", buffering=0) as shown:
+            left = b""
+            while chunk := stream.read(65536):
+                *lines, left = (left + chunk).split(b"\n")
+                shown.write(b"".join(line + b"\n" for line in lines if not line.startswith(_NOISE)))
+            shown.write(left)
+
+    threading.Thread(target=pass_on, name="stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+@contextmanager
 def session_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Set runtime options for the block, and put back what was there."""
     before = {name: spark.conf.get(name, None) for name in values}
@@ -127,11 +163,3 @@ def session_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[Non
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
-
-
-def _keep_quiet() -> None:
-    """Spark's Python writes each error to the terminal as JSON with its Java stack; its caller
-    reports it."""
-    if not verbose():
-        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)

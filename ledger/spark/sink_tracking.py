@@ -75,14 +75,12 @@ class AcksRows(SinkTracking):
             if (taken.xor, taken.sum) != (outcome.posted.acked_xor, outcome.posted.acked_edges):
                 raise UnprovedError
 
-        # A row without a root has no edge: it shows in the number of rows alone.
+        # A row without a root has no edge: only the number of rows shows it.
         if (taken.rows, taken.sum) == (self._run.input_run.output_rows, self._edges):
             with suppress(UnprovedError):
                 outcome = fold(self._job, self._run, readings(self._job, self._run), prove)
                 return replace(outcome, proved=True)
-        return replace(self._as_read(rows, taken), proved=False)
 
-    def _as_read(self, rows: DataFrame, taken: Seen) -> FoldOutcome:
         read = Witness(mixing=self._mixed)
         anchors = ROOTS if ROOTS in rows.columns else ROOT
         watched = root_rows(read.watch(rows.select(anchors, POSITION)))
@@ -92,7 +90,7 @@ class AcksRows(SinkTracking):
             require_equal(what, taken, read.seen)
 
         frame = Frame(watched, edges_of(self._job, self._run), self._edges)
-        return fold(self._job, self._run, [frame], check)
+        return replace(fold(self._job, self._run, [frame], check), proved=False)
 
     @cached_property
     def _edges(self) -> int:

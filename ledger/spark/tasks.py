@@ -71,16 +71,15 @@ class _Tracked(TaskCount):
         self._tracker = SparkContext.getOrCreate().statusTracker()
 
     def now(self) -> Tasks:
-        self.note(self._running())
-        return super().now()
-
-    def _running(self) -> Iterator[tuple[int, Tasks]]:
+        running = {}
         for number in self._tracker.getActiveJobsIds():
             job = self._tracker.getJobInfo(number)
             for stage_id in () if job is None else job.stageIds:
                 stage = self._tracker.getStageInfo(stage_id)
                 if stage is not None:
-                    yield stage_id, Tasks(stage.numCompletedTasks, stage.numTasks)
+                    running[stage_id] = Tasks(stage.numCompletedTasks, stage.numTasks)
+        self.note(running.items())
+        return super().now()
 
 
 @contextmanager

@@ -139,16 +139,11 @@ def private_output(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _close(path)
-
-
-def _close(folder: Path) -> None:
-    if not folder.exists():
-        return  # a sink may write elsewhere
-    modes = (_GROUPS_FOLDER, 0o660) if shared(folder.parents[2]) else (0o700, 0o600)
-    for place in (folder.parents[1], folder.parents[0], folder, *folder.rglob("*")):
-        with suppress(OSError):  # an executor's user's; the folder above is closed
-            place.chmod(modes[0] if place.is_dir() else modes[1])
+        if path.exists():  # a sink may write elsewhere
+            modes = (_GROUPS_FOLDER, 0o660) if shared(path.parents[2]) else (0o700, 0o600)
+            for place in (path.parents[1], path.parents[0], path, *path.rglob("*")):
+                with suppress(OSError):  # an executor's user's; the folder above is closed
+                    place.chmod(modes[0] if place.is_dir() else modes[1])
 
 
 @contextmanager

@@ -38,16 +38,25 @@ class Manifest:
 
 
 def take_manifest(folder: str, names: Collection[str] | None = None) -> Manifest:
-    """The Parquet files below ``folder``, sorted by path, with rows by their footers. ``names``: of
-    those that count; None: all."""
+    """Return the Parquet files below ``folder``, sorted by path, with rows by their footers.
+    ``names``: of those that count; None: all.
+    """
+    from ledger.storage.parquet import stored_file  # DAG files import this module, and read no file
+
+    def footer_rows(path: str) -> int:
+        with stored_file(path) as parquet:
+            return int(parquet.metadata.num_rows)
+
     reached("files written", folder)
-    stored = [
-        file
-        for file in stores.files_below(folder)
-        if _is_data(file.path[len(folder) :]) and (names is None or file.name in names)
-    ]
+    stored = []
+    for file in stores.files_below(folder):
+        parts = file.path[len(folder) :].strip("/").split("/")
+        is_hidden = any(part.startswith((".", "_t", "_s")) for part in parts)
+        counts = names is None or file.name in names
+        if file.name.endswith(".parquet") and counts and not is_hidden:
+            stored.append(file)
     with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(_footer_rows, [file.path for file in stored]))
+        rows = list(pool.map(footer_rows, [file.path for file in stored]))
     files, position = [], 0
     for file, count in zip(stored, rows, strict=True):
         files.append(DataFile(file.path, file.bytes, count, position))
@@ -57,30 +66,16 @@ def take_manifest(folder: str, names: Collection[str] | None = None) -> Manifest
 
 def check_files(manifest: Manifest, advice: str = RUN_AGAIN) -> None:
     """Raise LostFileError, with ``advice``, unless every file is there with the size it had."""
+
+    def check(file: DataFile) -> None:
+        entry = stores.info(file.path)
+        size = None if entry is None else entry.bytes
+        if size != file.bytes:
+            actual = "it is gone" if size is None else f"found {size} bytes"
+            raise LostFileError(
+                f"file {file.path}: expected {file.bytes} bytes with {file.rows} rows, {actual}. "
+                f"{advice}"
+            )
+
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda file: _check_file(file, advice), manifest.files))
-
-
-def _is_data(relative: str) -> bool:
-    parts = relative.strip("/").split("/")
-    return relative.endswith(".parquet") and not any(
-        part.startswith((".", "_t", "_s")) for part in parts
-    )
-
-
-def _footer_rows(path: str) -> int:
-    from ledger.storage.parquet import stored_file  # DAG files import this module, and read no file
-
-    with stored_file(path) as stored:
-        return int(stored.metadata.num_rows)
-
-
-def _check_file(file: DataFile, advice: str) -> None:
-    entry = stores.info(file.path)
-    size = None if entry is None else entry.bytes
-    if size != file.bytes:
-        actual = "it is gone" if size is None else f"found {size} bytes"
-        raise LostFileError(
-            f"file {file.path}: expected {file.bytes} bytes with {file.rows} rows, {actual}. "
-            f"{advice}"
-        )
+        list(pool.map(check, manifest.files))

@@ -57,25 +57,23 @@ class _Refusal:
     def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         if isinstance(exc, MemoryError | pa.ArrowCancelled):
             return  # Arrow's, too: neither is the file's fault
-        if isinstance(exc, OSError | pa.ArrowException):
-            raise self._error(exc) from exc
-
-    def _error(self, exc: Exception) -> Exception:
+        if not isinstance(exc, OSError | pa.ArrowException):
+            return
         if isinstance(exc, PermissionError):
-            return ConfigurationError(
+            raise ConfigurationError(
                 f"file {self._path} could not be read: {exc}. Let this user read it, then run this"
                 " again"
-            )
+            ) from exc
         # Of bytes that are no Parquet Arrow raises an OSError without a number.
         if isinstance(exc, OSError) and exc.errno and not isinstance(exc, _LOST):
-            return UnavailableError(
+            raise UnavailableError(
                 f"file {self._path} could not be read: {exc}. Check the storage, then run this"
                 " again"
-            )
-        return LostFileError(
+            ) from exc
+        raise LostFileError(
             f"file {self._path} was changed or lost since it was written: expected a Parquet file,"
             f" found: {' '.join(str(exc).split())}. {self._advice}"
-        )
+        ) from exc
 
 
 def _reading(stored: pq.ParquetFile) -> "_Refusal | nullcontext[None]":

@@ -23,21 +23,16 @@ def watch(session: Any) -> None:
 
 
 def _require_answer(response: Any, *args: Any, **kwargs: Any) -> None:
-    """fsspec's WebHDFS takes what a data node sends, with any status, for a file's content, and
-    reads what else is answered up to 500."""
+    """Raise the error that an answer of WebHDFS means, if fsspec does not look at it: it takes what
+    a data node sends, with any status, for a file's content, and reads other answers up to 500.
+    """
     if response.status_code > HTTPStatus.INTERNAL_SERVER_ERROR:
         response.raise_for_status()
     if "op=OPEN" in response.url and response.status_code >= HTTPStatus.BAD_REQUEST:
-        raise _refusal(response)
-
-
-def _refusal(response: Any) -> Exception:
-    """Return the error that an answer of WebHDFS means, as fsspec reads those that it looks at.
-    Most have status 403, also of a block that no node has at that time.
-    """
-    try:
-        error = response.json()["RemoteException"]
-        name, words = error["exception"], error["message"]
-    except (LookupError, TypeError, ValueError):
-        name, words = "", response.text[:200]
-    return _REMOTE.get(name, OSError)(f"{response.status_code} {name}: {words}")
+        # Most have status 403, also of a block that no node has at that time.
+        try:
+            error = response.json()["RemoteException"]
+            name, words = error["exception"], error["message"]
+        except (LookupError, TypeError, ValueError):
+            name, words = "", response.text[:200]
+        raise _REMOTE.get(name, OSError)(f"{response.status_code} {name}: {words}")

@@ -664,8 +664,9 @@ def test_only_the_noise_of_a_started_process_is_left_out():
     left out.
     """
     program = (
-        "import subprocess, sys\nfrom ledger.spark.quiet import quiet_start\nwith quiet_start():\n "
-        "   child = subprocess.Popen(['sh', '-c', 'echo WARNING: Using incubator modules: x >&2;"
+        "import subprocess, sys\nfrom ledger.spark.session import quiet_start\n"
+        "with quiet_start():\n"
+        "    child = subprocess.Popen(['sh', '-c', 'echo WARNING: Using incubator modules: x >&2;"
         " echo an error >&2'])\nchild.wait()\nimport threading\n[one.join() for one in"
         " threading.enumerate() if one.name == 'stderr']\nprint('own', file=sys.stderr)\n"
     )

@@ -22,10 +22,10 @@ from ledger.core.states import BatchKind
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom, is_keyed
 from ledger.spark.dedup import bloom
-from ledger.spark.frames.acked import Withheld, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import require_key_columns
 from ledger.spark.frames.stored import local_rows
+from ledger.spark.frames.withheld import Withheld, withheld
 from ledger.spark.job import Job
 from ledger.store.queries import batches, runs
 from ledger.store.queries import dedup as queries
@@ -56,7 +56,7 @@ class Deduplicator:
         self._searched = False
 
     def keep(self, rows: DataFrame) -> DataFrame:
-        """The rows to deliver: input rows less those that other batches delivered."""
+        """Return the rows to deliver: input rows without those that other batches delivered."""
         if self._dedup == "none":
             return rows
         require_key_columns(self._step, rows.columns)
@@ -75,8 +75,8 @@ class Deduplicator:
         return remaining.drop(IDENTITY, DELIVERED)
 
     def dropped(self, rows: DataFrame) -> DataFrame | None:
-        """The input rows that are duplicates, found by themselves and not as what ``keep`` leaves
-        out; None if there are none.
+        """Return the input rows that are duplicates; None if there are none. They are looked for
+        again, so that they are a check of ``keep``.
         """
         if self._dedup == "none" or self._duplicates(rows) is None:
             return None
@@ -121,47 +121,42 @@ class Deduplicator:
         )
 
     def _duplicates(self, rows: DataFrame) -> DataFrame | None:
-        """Identities of this batch that were delivered before, distinct; None if there are none."""
-        if not self._searched:
-            self._cached, self._searched = self._find(rows), True
+        """Return the distinct identities of this batch that were delivered before; None if there
+        are none. Found once, and cached.
+        """
+        if self._searched or not self._earlier:
+            return self._cached
+        candidates = (
+            self._identified(rows, self._key).select(IDENTITY).where(F.col(IDENTITY).isNotNull())
+        )
+        dedup = self._dedup
+        if isinstance(dedup, Bloom):
+            # One filter of all earlier deliveries, if each has one that can be asked.
+            shape = (list(self._key), dedup.capacity, dedup.error_rate)
+            if all((row.key, row.capacity, row.error_rate) == shape for row in self._earlier):
+                filters = [bloom.Filter(bytes(row.filter), row.entries) for row in self._earlier]
+                whose = f"the {len(filters)} earlier batches of sink {self._step.name!r}"
+                united = bloom.unite(filters, dedup, whose)
+                candidates = candidates.where(bloom.maybe(united.data, IDENTITY))
+        delivered = [
+            self._identified(self._delivered_by(row), self._key, row.batch_id, row.kind).select(
+                IDENTITY
+            )
+            for row in self._earlier
+        ]
+        duplicates = (
+            candidates.distinct()
+            .join(reduce(DataFrame.unionByName, delivered), IDENTITY, "left_semi")
+            .persist()
+        )
+        self._cached = None if duplicates.isEmpty() else duplicates
+        self._searched = True
         return self._cached
 
     def _required(self, rows: DataFrame) -> DataFrame:
         duplicates = self._duplicates(rows)
         assert duplicates is not None
         return duplicates
-
-    def _find(self, rows: DataFrame) -> DataFrame | None:
-        if not self._earlier:
-            return None
-        candidates = (
-            self._identified(rows, self._key).select(IDENTITY).where(F.col(IDENTITY).isNotNull())
-        )
-        united = self._united_filter()
-        if united is not None:
-            candidates = candidates.where(bloom.maybe(united.data, IDENTITY))
-        duplicates = candidates.distinct().join(self._delivered(), IDENTITY, "left_semi").persist()
-        return None if duplicates.isEmpty() else duplicates
-
-    def _united_filter(self) -> bloom.Filter | None:
-        """One filter of all earlier deliveries; None if one of them has none that can be asked."""
-        if not isinstance(self._dedup, Bloom):
-            return None
-        shape = (list(self._key), self._dedup.capacity, self._dedup.error_rate)
-        if any((row.key, row.capacity, row.error_rate) != shape for row in self._earlier):
-            return None
-        filters = [bloom.Filter(bytes(row.filter), row.entries) for row in self._earlier]
-        return bloom.unite(
-            filters, self._dedup, f"the {len(filters)} earlier batches of sink {self._step.name!r}"
-        )
-
-    def _delivered(self) -> DataFrame:
-        """Identities of all earlier deliveries, from their kept inputs."""
-        frames = [
-            self._identified(self._got(row), self._key, row.batch_id, row.kind)
-            for row in self._earlier
-        ]
-        return reduce(DataFrame.unionByName, [frame.select(IDENTITY) for frame in frames])
 
     @cached_property
     def _replaces(self) -> bool:
@@ -170,11 +165,12 @@ class Deduplicator:
         batch = self._job.database.transact(lambda c: batches.get_batch(c, original))
         return batch.replaces_batch_id is not None
 
-    def _got(self, earlier: EarlierDelivery) -> DataFrame:
-        """The rows that a sink has got of its kept input, but for those of records of which it may
-        not have got each row once: which of these it has is not known. Of what it dropped in favour
-        of a family that this one replaces nothing else is left: its own filter has only what it
-        delivered.
+    def _delivered_by(self, earlier: EarlierDelivery) -> DataFrame:
+        """Return the rows of its kept input that a sink delivered with an earlier batch.
+
+        Without rows of records that the sink may not have got once each, because it is not known
+        which of them it has. In a family that replaces another, rows that the sink had dropped as
+        delivered by the replaced one are left out too: the earlier delivery's filter lacks them.
         """
         sink = self._step.name
         hidden = withheld(self._job, earlier.batch_id, sink)
@@ -195,13 +191,25 @@ class Deduplicator:
         batch_id: int | None = None,
         kind: str | None = None,
     ) -> DataFrame:
-        """The rows with ``IDENTITY``; null, so never a duplicate, where a key column is null."""
+        """Return the rows with ``IDENTITY``; it is null, so never a duplicate's, where a key column
+        is null.
+        """
         if key:
             number = F.sha2(_canonical(*(f"`{name}`" for name in key)), 256)
             missing = reduce(lambda a, b: a | b, [F.col(f"`{name}`").isNull() for name in key])
             return rows.withColumn(IDENTITY, F.when(~missing, number))
         batch = self._run.batch
-        with_message = self._with_message(rows, batch_id or batch.batch_id, kind or batch.kind)
+        if (kind or batch.kind) == BatchKind.ORIGINAL:
+            with_message = rows.withColumn(DELIVERED, F.col(ROOT))
+        else:  # the message that a root is an attempt of
+            messages = self._job.database.transact(
+                lambda c: queries.messages_of_roots(c, batch_id or batch.batch_id)
+            )
+            table = {
+                ROOT: pa.array(list(messages), pa.int64()),
+                DELIVERED: pa.array(list(messages.values()), pa.int64()),
+            }
+            with_message = rows.join(local_rows(self._job.spark, table), ROOT, "inner")
         row_hash = F.sha2(_canonical(*user_columns(rows)), 256)
         hashed = with_message.withColumn(IDENTITY, row_hash)
         equal = Window.partitionBy(DELIVERED, IDENTITY).orderBy(POSITION)
@@ -209,17 +217,6 @@ class Deduplicator:
         return hashed.withColumn(
             IDENTITY, F.concat_ws("/", F.col(DELIVERED).cast("string"), IDENTITY, ordinal)
         )
-
-    def _with_message(self, rows: DataFrame, batch_id: int, kind: str) -> DataFrame:
-        """The rows with the message that their root is an attempt of."""
-        if kind == BatchKind.ORIGINAL:
-            return rows.withColumn(DELIVERED, F.col(ROOT))
-        messages = self._job.database.transact(lambda c: queries.messages_of_roots(c, batch_id))
-        table = {
-            ROOT: pa.array(list(messages), pa.int64()),
-            DELIVERED: pa.array(list(messages.values()), pa.int64()),
-        }
-        return rows.join(local_rows(self._job.spark, table), ROOT, "inner")
 
 
 def _canonical(*columns: str) -> Column:

@@ -9,15 +9,16 @@ with it is allowed: the user named it, because ``*`` and ``frame.columns`` have 
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Literal
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from ledger.core.column_names import ANCHOR
+from ledger.spark.session import session_conf
 
 _NODE = re.compile(r"((?:[: ]  )*(?:[:+]- )?)([A-Z]\w*)(.*)")
 _USED = re.compile(rf"\b{ANCHOR}#\d+(?![\d.\[])")  # the whole anchor, not one of its fields
@@ -46,7 +47,11 @@ _OVER_ALL = re.compile(
 )
 _COLLECTED = re.compile(rf"\bflatten\(collect_list\({ANCHOR}#")
 _MERGED = re.compile(rf"\bconcat\((?:coalesce\()?{ANCHOR}#")
-_SETTINGS = {"spark.sql.debug.maxToStringFields": 2**20, "spark.sql.maxPlanStringLength": 2**30}
+# With these Spark prints a plan with all columns: it leaves out the last of many.
+_UNABRIDGED = {
+    "spark.sql.debug.maxToStringFields": str(2**20),
+    "spark.sql.maxPlanStringLength": str(2**30),
+}
 
 _KEEP_ONE = (
     "number the rows by row_number() over a window partitioned by the other columns, keep the"
@@ -113,7 +118,8 @@ class Plan:
     @classmethod
     def of(cls, frame: DataFrame) -> "Plan":
         """Ask Spark for the plan of a frame; nothing is executed."""
-        with _unabridged(frame.sparkSession), redirect_stdout(StringIO()) as output:
+        settings = session_conf(frame.sparkSession, _UNABRIDGED)
+        with settings, redirect_stdout(StringIO()) as output:
             frame.explain(mode="extended")
         return cls(output.getvalue())
 
@@ -196,10 +202,13 @@ def _operation(node: _Node) -> tuple[str, str] | None:
         how = "left_semi" if kind == "Intersect" else "left_anti"
         what = "INTERSECT" if kind == "Intersect" else "subtract(), exceptAll() or EXCEPT"
         return what, f'join on the columns to compare, with how="{how}"'
-    if _is_group(node) and len(node.lists) > 1 and _AFTER_ANOTHER.search(keys):
+    is_group = kind == "Aggregate" or kind.startswith("FlatMapGroupsIn")
+    if is_group and len(node.lists) > 1 and _AFTER_ANOTHER.search(keys):
         return "a group, or a PIVOT,", _GROUP
-    if kind == "Window" and _AFTER_ANOTHER.search(_window_keys(node)):
-        return "a window", _WINDOW
+    if kind == "Window":
+        partition, *_ = [*node.text.split("], [")[1:], ""]
+        if not _ORDER.search(partition) and _AFTER_ANOTHER.search(partition):
+            return "a window", _WINDOW
     if kind == "Join" and _JOINED.search(node.text):
         return "a join, for example a NATURAL JOIN,", _JOIN
     return None if kind in _PLACING else _function(node.text)
@@ -251,16 +260,6 @@ def _numbers(columns: str) -> set[str]:
     return set(_ENDS.findall(flat)) if flat == columns else _numbers(flat)
 
 
-def _is_group(node: _Node) -> bool:
-    return node.kind == "Aggregate" or node.kind.startswith("FlatMapGroupsIn")
-
-
-def _window_keys(node: _Node) -> str:
-    """Return the columns that a window is partitioned by."""
-    lists = node.text.split("], [")
-    return lists[1] if len(lists) > 1 and not _ORDER.search(lists[1]) else ""
-
-
 def _function(text: str) -> tuple[str, str] | None:
     """Return a function of all columns, such as ``hash(*)``, and what to use instead of it."""
     for match in _OVER_ALL.finditer(text):
@@ -277,16 +276,3 @@ def _arguments(text: str) -> str:
         if depth == 0:
             return text[:at]
     return ""
-
-
-@contextmanager
-def _unabridged(spark: SparkSession) -> Iterator[None]:
-    """Let Spark print plans with all columns; it leaves out the last of many."""
-    before = {name: spark.conf.get(name) for name in _SETTINGS}
-    for name, value in _SETTINGS.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, earlier in before.items():
-            spark.conf.set(name, str(earlier))

@@ -31,13 +31,6 @@ def stored_anchor(pipeline: Pipeline, step: StageStep) -> list[Column]:
     return [F.col(f"{ANCHOR}.{name}").alias(f"{PREFIX}{name}") for name in names]
 
 
-def _bare() -> Column:
-    """Whether a row comes from no record, or in part from an unknown one."""
-    anchors = F.col(ANCHORS)
-    unknown = F.exists(anchors, lambda anchor: anchor["root"].isNull())
-    return anchors.isNull() | (F.size(anchors) == 0) | F.coalesce(unknown, F.lit(False))
-
-
 def _goes_on(frame: DataFrame) -> Column:
     """Whether a row neither fails nor is dropped."""
     marks = [F.col(name).isNull() for name in (FAILED, DROPPED) if name in frame.columns]
@@ -139,11 +132,15 @@ class Roots(Rooting):
     def watch(self, frame: DataFrame) -> DataFrame:
         """The same frame, with its column ``ANCHORS`` observed when it is next executed."""
         roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
+        # A bare row comes from no record, or in part from an unknown one.
+        anchors = F.col(ANCHORS)
+        unknown = F.exists(anchors, lambda anchor: anchor["root"].isNull())
+        bare = anchors.isNull() | (F.size(anchors) == 0) | F.coalesce(unknown, F.lit(False))
         watched = frame.observe(
             self._observation,
             F.sum(F.when(_goes_on(frame), F.size(roots)).otherwise(F.lit(0))).alias("edges"),
             F.max(F.size(roots)).alias("most"),
-            F.count_if(_bare()).alias("bare"),
+            F.count_if(bare).alias("bare"),
         )
         return self.wrote.watch(watched)
 

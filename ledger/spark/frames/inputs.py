@@ -25,7 +25,6 @@ from ledger.core.column_names import (
 from ledger.errors import FencedError
 from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job
-from ledger.storage.manifest import Manifest
 from ledger.store.queries.runs import Run
 
 
@@ -57,14 +56,24 @@ def named_inputs(frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
 
 def delivered_rows(job: Job, run: Run) -> DataFrame:
     """Return the rows that a committed run passed on to its consumers, with columns as
-    ``input_rows``.
+    ``input_rows``. Raises FencedError if the run of a source was superseded.
 
     There is no ``ROOT`` if the rows are not tracked any more.
     """
     manifest = job.manifest(run.step_run_id)
     rows = positioned(job.spark, manifest, POSITION)
-    if ERROR in rows.columns:
-        rows = _emitted(rows, manifest, run)
+    if ERROR in rows.columns:  # a source's snapshot
+        if run.emitted is None:
+            raise FencedError(
+                f"run {run.step_run_id} of {run.step} in batch {run.batch_id} was superseded"
+                " meanwhile: run this step again"
+            )
+        # Roots are dense over the first positions; untracked records come after these.
+        first_root, roots = run.emitted.first_root, run.emitted.roots
+        parsed = rows.where(F.col(ERROR).isNull())
+        rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(first_root))
+        if roots < manifest.rows:
+            rows = rows.withColumn(ROOT, F.when(F.col(POSITION) < roots, F.col(ROOT)))
     return passed_on(rows)
 
 
@@ -114,22 +123,3 @@ def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFra
     ``position``. Raises LostFileError unless all its files are there.
     """
     return positioned(job.spark, job.manifest(run_id), position, first)
-
-
-def _emitted(snapshot: DataFrame, manifest: Manifest, run: Run) -> DataFrame:
-    """Return the records that a source's snapshot passes on, with ``ROOT``.
-
-    Roots are dense over the first positions; untracked records come after these and have no root.
-    Raises FencedError if the run was superseded.
-    """
-    if run.emitted is None:
-        raise FencedError(
-            f"run {run.step_run_id} of {run.step} in batch {run.batch_id} was superseded meanwhile:"
-            " run this step again"
-        )
-    first_root, roots = run.emitted.first_root, run.emitted.roots
-    parsed = snapshot.where(F.col(ERROR).isNull())
-    rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(first_root))
-    if roots < manifest.rows:
-        return rows.withColumn(ROOT, F.when(F.col(POSITION) < roots, F.col(ROOT)))
-    return rows

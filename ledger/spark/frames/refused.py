@@ -78,8 +78,8 @@ def find_refused(
     schema: StructType,
     misplaced: DataFrame | None,
 ) -> Refused | None:
-    """The rows that the sink does not take as it is now; None if it takes all. ``misplaced``: those
-    that its folders do not, as they were before they were staged.
+    """Return the records whose rows the sink does not take as it is now; None if it takes all rows.
+    ``misplaced``: the rows that fit none of its folders, as they were before they were staged.
 
     Raises StageError if some belong to no record, so that none can fail with them.
     """
@@ -99,7 +99,16 @@ def find_refused(
     if refusals.rows == 0:
         refusals.release()
         return None
-    _require_records(run, step, refusals.roots)
+    if not run.batch.tracking:
+        bare, why = refusals.roots, "with tracking=False no record can fail"
+    else:
+        bare, why = refusals.roots.where(F.col(ROOT).isNull()), "no record is theirs"
+    row = bare.first()
+    if row is not None:
+        raise StageError(
+            f"sink {step.name!r} refuses rows, and {why}; the first: {row[FAILED]}. Fix or drop "
+            "them in the step before the sink, or change the table, then run the sink again"
+        )
     return refusals
 
 
@@ -110,7 +119,9 @@ def _counted(
     step: SinkStep,
     misplaced: DataFrame | None,
 ) -> Refused:
-    """The records of the listed rows, of the others that break a rule, and of the misplaced."""
+    """Return the records of the listed rows, of other rows that break a rule, and of those that
+    are misplaced.
+    """
     parts = [] if misplaced is None else [misplaced]
     if rules or listed:
         parts.append(_refused_rows(rows, listed, rules, step))
@@ -129,10 +140,10 @@ def _counted_again(
     step: SinkStep,
     misplaced: DataFrame | None,
 ) -> Refused:
-    """The same where a rule raises for a row, which a writer of rows would refuse: it is found
-    by asking for null instead of an error.
+    """Return what ``_counted`` does, if a rule raises for a row, which a writer of rows would
+    refuse. Such rows are found without ANSI, where null stands for most errors.
 
-    Raises StageError, naming the rules, where there is no null instead: an integer that overflows.
+    Raises StageError, naming the rules, for other errors, as of an integer that overflows.
     """
     with session_conf(rows.sparkSession, {"spark.sql.ansi.enabled": "false"}):
         frame = _refused_rows(rows, listed, rules, step)
@@ -154,8 +165,8 @@ def _counted_again(
 def _refused_rows(
     rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
 ) -> DataFrame:
-    """The rows at the listed positions, and those that meet not all rules, with the reason of
-    the first as ``_failed``, in one line. No rule is asked about a listed row. A rule's reason
+    """Return the rows at the listed positions, and those that do not meet all rules, with the first
+    reason as ``_failed``, in one line. Rules are not evaluated for a listed row. A rule's reason
     quotes no row.
     """
     columns = {
@@ -183,22 +194,9 @@ def _refused_rows(
 
 
 def _roots(rows: DataFrame) -> DataFrame:
-    """One row for each root of a refused row; of an untracked one its root is null."""
+    """Return one row for each root of a refused row. The root of an untracked row is null."""
     if ROOTS in rows.columns:
         roots = F.explode_outer(ROOTS).alias(ROOT)
         return rows.select(roots, FAILED, (F.size(ROOTS) > 1).alias(SHARED))
     root = F.col(ROOT) if ROOT in rows.columns else F.lit(None).cast("bigint").alias(ROOT)
     return rows.select(root, FAILED)
-
-
-def _require_records(run: OpenedRun, step: SinkStep, roots: DataFrame) -> None:
-    if not run.batch.tracking:
-        bare, why = roots, "with tracking=False no record can fail"
-    else:
-        bare, why = roots.where(F.col(ROOT).isNull()), "no record is theirs"
-    row = bare.first()
-    if row is not None:
-        raise StageError(
-            f"sink {step.name!r} refuses rows, and {why}; the first: {row[FAILED]}. Fix or drop "
-            "them in the step before the sink, or change the table, then run the sink again"
-        )

@@ -22,6 +22,7 @@ from ledger.storage.manifest import Manifest, take_manifest
 
 # Without adaptive execution Spark drops the hint, without a word, when it resolves the frame.
 _ADAPTIVE = {"spark.sql.adaptive.enabled": "true"}
+_COUNT = "_ackledger_count"
 
 
 def stage_rows(
@@ -31,8 +32,12 @@ def stage_rows(
     wrote: Witness | None = None,
     columns: Sequence[str] = ("*",),
 ) -> Manifest:
-    """Write ``columns`` of the rows below ``folder``, partitioned and clustered as the sink is;
-    what is there then, by the footers. ``wrote`` watches the rows, with all columns, on their way.
+    """Write ``columns`` of the rows below ``folder``, partitioned as the sink is. Return the files
+    that are there then, by their footers.
+
+    Unless the sink has ``rebalance=False``, the rows of each of its folders are brought together,
+    so that a batch leaves one file a folder instead of one a task and folder; Spark splits skewed
+    ones. ``wrote`` watches the rows, with all columns, on their way.
     """
     names, written = step.sink.partition_by, rows.select(*columns).columns
     own = [name for name in written if name not in (ROOT, ROOTS)]
@@ -41,27 +46,14 @@ def stage_rows(
         _close_staging(Path(without_file_scheme(folder)))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")
     with session_conf(rows.sparkSession, _ADAPTIVE if names else {}):
-        rows = _rebalanced(rows, step)
+        if names and getattr(step.sink, "rebalance", True):  # a sink of one's own may lack it
+            rows = rows.hint("rebalance", *(F.col(f"`{name}`") for name in names))
         if wrote is not None:
             # The last node before the writer: in front of the exchange the witness would be in a
             # task of its map stage, whose retry counts its rows twice.
             rows = wrote.watch(rows)
         write_files(placeable(rows, step).select(*columns), folder, by=names)
     return take_manifest(folder)
-
-
-def _rebalanced(rows: DataFrame, step: SinkStep) -> DataFrame:
-    """The rows of each of the sink's folders together, unless it is declared with
-    ``rebalance=False``: a batch leaves one file a folder instead of one a task and folder. Spark
-    splits what is skewed.
-    """
-    names = step.sink.partition_by
-    if not names or not getattr(step.sink, "rebalance", True):  # a sink of one's own may lack it
-        return rows
-    return rows.hint("rebalance", *(F.col(f"`{name}`") for name in names))
-
-
-_COUNT = "_ackledger_count"
 
 
 def _close_staging(folder: Path) -> None:

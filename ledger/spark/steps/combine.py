@@ -8,11 +8,11 @@ from ledger.batch.combine_runs import require_last
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.probes import reached
 from ledger.pipeline.steps import CombineStep, SinkStep
-from ledger.spark.frames.acked import acked_rows
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.staging import require_unique_keys
 from ledger.spark.frames.stored import read_files
+from ledger.spark.frames.withheld import acked_rows
 from ledger.spark.job import Job, Witness
 from ledger.spark.steps.results import result_of, stage_result, store_result
 from ledger.store.queries import publications

@@ -1,4 +1,6 @@
-"""Notify sources of what became of their messages, once their batch is settled permanently."""
+"""Notify sources of the messages that were acked or failed, once their batch is settled
+permanently.
+"""
 
 from functools import partial
 
@@ -18,8 +20,8 @@ from ledger.store.queries.runs import Emit
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
-    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not notified yet; their
-    names. And ``commit`` of those that have it, for every range that is committed as a whole.
+    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not notified yet, and return
+    their names. Call ``commit`` of those that have it, for every range that is committed whole.
 
     A source is noted as notified after its calls have returned, so each is called at least once.
     Raises NotReadyError unless the batch is settled, superseded since or not, and whatever a
@@ -34,7 +36,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
     for emit in job.database.transact(lambda c: runs.emits(c, batch_id)):
         step = job.pipeline.source_named(emit.source)
         if step.source.commits:
-            _commit(job, step)
+            _commit_ranges(job, step)
         if emit.notified_at is None and step.wants_notice:
             if step.hears_of_messages:
                 _notify(job, step, emit)
@@ -47,7 +49,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
     return names
 
 
-def _commit(job: Job, step: SourceStep) -> None:
+def _commit_ranges(job: Job, step: SourceStep) -> None:
     """Notify a source of each range that is committed as a whole, in order; it never fails."""
     ends = job.database.transact(lambda c: claims.uncommitted(c, job.pipeline.name, step.name))
     call_in_order(
@@ -61,8 +63,17 @@ def _commit(job: Job, step: SourceStep) -> None:
 
 
 def _notify(job: Job, step: SourceStep, emit: Emit) -> None:
+    """Call ``on_ack`` with the messages of an emit that were acked, ``on_fail`` with those that
+    failed, with step and reason.
+    """
     messages = _messages(job, emit)
-    failed = _failed(job, emit.batch_id)
+    rows = job.database.transact(lambda c: publications.failed_roots(c, emit.batch_id))
+    columns = {
+        ROOT: pa.array([row.root_id for row in rows], pa.int64()),
+        "step": pa.array([row.step for row in rows], pa.string()),
+        "reason": pa.array([row.reason for row in rows], pa.string()),
+    }
+    failed = local_rows(job.spark, columns)
     if step.on_ack is not None:
         step.on_ack(emit.batch_id, messages.join(failed, ROOT, "left_anti").drop(ROOT, "raw"))
     reached("acks notified", step.name)
@@ -81,13 +92,3 @@ def _messages(job: Job, emit: Emit) -> DataFrame:
     record = F.struct(*(f"`{name}`" for name in stored.columns if not is_own(name)))
     raw = F.col(RAW).cast("string").alias("raw")
     return stored.select(message.alias("message_id"), record.alias("record"), raw, ROOT)
-
-
-def _failed(job: Job, batch_id: int) -> DataFrame:
-    rows = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
-    columns = {
-        ROOT: pa.array([row.root_id for row in rows], pa.int64()),
-        "step": pa.array([row.step for row in rows], pa.string()),
-        "reason": pa.array([row.reason for row in rows], pa.string()),
-    }
-    return local_rows(job.spark, columns)

@@ -111,7 +111,8 @@ class RecordOutput:
         whole = not self.marks and not misfits
         if whole and self.one_each:
             return RowLayout(len(self.ends))
-        records = self._records()
+        ends = np.array(self.ends, np.int64) // self._width
+        records = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))  # of each row
         if whole:
             return RowLayout(len(records), records)
         failures = dict[int, RowMark]()
@@ -132,8 +133,3 @@ class RecordOutput:
     def _mark(self, reason: str, failed: bool) -> None:
         before = len(self.values) // self._width
         self.marks.append(RowMark(len(self.ends), before, reason, failed))
-
-    def _records(self) -> Longs:
-        """The number of the record of each row."""
-        ends = np.array(self.ends, np.int64) // self._width
-        return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))

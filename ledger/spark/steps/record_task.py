@@ -68,9 +68,19 @@ class Taking:
         return self._copied(self._values(item))
 
     def _copied(self, row: Row) -> Row:
+        """Return a row with copies of its mutable values. Lists and dicts of plain values need no
+        deep copy.
+        """
         values = list(row)
         for place in self._mutable:
-            values[place] = _copy(values[place])
+            value = values[place]
+            kind = type(value)
+            if kind in _ATOMS:
+                continue
+            plain = (kind is list and _ATOMS.issuperset(map(type, value))) or (
+                kind is dict and _ATOMS.issuperset(map(type, (*value, *value.values())))
+            )
+            values[place] = value.copy() if plain else deepcopy(value)
         return tuple(values)
 
 
@@ -155,29 +165,13 @@ def _dicts(names: list[str], columns: list[list[Any]]) -> list[Record]:
     return records
 
 
-def _copy(value: Any) -> Any:
-    """The value as it is now. Lists and dicts of plain values need no deep copy."""
-    kind = type(value)
-    if kind in _ATOMS:
-        return value
-    if kind is list and _ATOMS.issuperset(map(type, value)):
-        return value.copy()
-    if kind is dict and _ATOMS.issuperset(map(type, (*value, *value.values()))):
-        return value.copy()
-    return deepcopy(value)
-
-
 def _failure(exc: Exception) -> str:
-    """Why a record failed: what its author says, of any other exception also the class."""
-    text, name = _text_of(exc), type(exc).__name__
+    """Return why a record failed: its author's words, or the class and text of another error."""
+    try:
+        text = str(exc)
+    except Exception:  # a user's own __str__
+        text = ""
+    name = type(exc).__name__
     if isinstance(exc, FailedRecord):
         return quote(text or FailedRecord.__name__, f"{name}: {MASK}")
     return f"{name}: {quote(text)}"
-
-
-def _text_of(exc: Exception) -> str:
-    """The exception's text; empty if it raises."""
-    try:
-        return str(exc)
-    except Exception:  # a user's own __str__
-        return ""

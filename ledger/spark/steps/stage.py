@@ -1,25 +1,21 @@
-"""Run a stage: call its function, write the output, derive the deltas from what is on storage."""
+"""Run a stage: call its function, write its output, and fold the deltas from the files."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import CalendarIntervalType, StringType
+from pyspark.sql import types as T
 
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
-from ledger.core.column_names import (
-    ANCHOR,
-    DROPPED,
-    FAILED,
-    check_names,
-)
+from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
 from ledger.core.outcomes import Mark
 from ledger.errors import StageError
 from ledger.lineage.sql_functions import in_sql, register_functions
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep, Step
-from ledger.sources.parsing.typed import quote_of
+from ledger.sources.parsing.typed import quote_of, struct
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchor_use import Plan
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
@@ -27,10 +23,13 @@ from ledger.spark.frames.inputs import anchored, input_frames, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.job import STORED, Job, require_equal, write_files
 from ledger.spark.steps.anchor_errors import explained_anchors, how_to_keep
-from ledger.spark.steps.records import run_records
+from ledger.spark.steps.record_task import Taking, transform
 from ledger.spark.tracking import owed_by_stage, posted
 from ledger.storage.manifest import take_manifest
-from ledger.types.spark import walk
+from ledger.types.fitting import yielded
+from ledger.types.spark import walk, without_lengths
+
+_MARKS = [T.StructField(FAILED, T.StringType()), T.StructField(DROPPED, T.StringType())]
 
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
@@ -74,7 +73,7 @@ def stage_output(
     ]
     marks: list[Mark] = []
     if step.by_record:
-        frame = run_records(step, *inputs)
+        frame = _run_records(step, *inputs)
     else:
         register_functions(inputs[0])
         with explained_anchors(pipeline, step, inputs[0]):
@@ -88,9 +87,45 @@ def stage_output(
         if name in frame.columns
     ]
     output = frame.select(*user_columns(frame), *stored_anchor(pipeline, step), *reasons)
-    for mark in marks:
-        output = output.unionByName(_marked(pipeline, step, mark), allowMissingColumns=True)
+    for mark in marks:  # stored with anchor and reason, and no columns of the user's
+        check_anchor(pipeline, step, f"{mark.kind}(...)", mark.frame)
+        column = FAILED if mark.kind == "failed" else DROPPED
+        reason = _reason(F.lit(mark.reason)).alias(column)
+        marked = mark.frame.select(*stored_anchor(pipeline, step), reason)
+        output = output.unionByName(marked, allowMissingColumns=True)
     return output
+
+
+def _run_records(step: StageStep, frame: DataFrame) -> DataFrame:
+    """Return the output of a record stage over an anchored frame, with ``_failed`` and
+    ``_dropped``.
+    """
+    assert step.schema is not None
+    declared = struct(step.schema)
+    check_names(f"record stage {step.name!r} declares", declared.names)
+    # A row that only has a reason why there is none has nulls in every column.
+    nullable = [T.StructField(f.name, without_lengths(f.dataType)) for f in declared.fields]
+    # Fields of an anchor travel to Python and back faster than the struct that they make.
+    anchor = frame.schema[ANCHOR].dataType
+    own, apart, together = [T.StructField(ANCHOR, anchor)], [F.col(ANCHOR)], F.col(ANCHOR)
+    if isinstance(anchor, T.StructType):
+        own = [T.StructField(f"{PREFIX}{f.name}", f.dataType, f.nullable) for f in anchor.fields]
+        apart = [F.col(ANCHOR)[f.name].alias(f"{PREFIX}{f.name}") for f in anchor.fields]
+        fields = [F.col(f"{PREFIX}{f.name}").alias(f.name) for f in anchor.fields]
+        together = F.struct(*fields).alias(ANCHOR)
+    rows = frame.select(*user_columns(frame), *apart)
+    task = partial(
+        transform,
+        step.function,
+        Taking(declared),
+        yielded(declared),
+        rows.columns,
+        [f.name for f in own],
+    )
+    # By number: mapInArrow looks columns up by name, and takes one with a dot for a field.
+    numbered = rows.toDF(*(f"_{number}" for number in range(len(rows.columns))))
+    output = numbered.mapInArrow(task, T.StructType([*nullable, *own, *_MARKS]))
+    return output.select(*user_columns(output), together, FAILED, DROPPED)
 
 
 def _unanchored(step: StageStep, frame: object, marks: list[Mark]) -> DataFrame:
@@ -129,14 +164,6 @@ def _parts(step: StageStep, result: object) -> tuple[DataFrame, list[Mark]]:
     return output, marks
 
 
-def _marked(pipeline: Pipeline, step: StageStep, mark: Mark) -> DataFrame:
-    """Return a mark's rows as they are stored: anchor and reason, no columns of the user's."""
-    check_anchor(pipeline, step, f"{mark.kind}(...)", mark.frame)
-    column = FAILED if mark.kind == "failed" else DROPPED
-    anchor = stored_anchor(pipeline, step)
-    return mark.frame.select(*anchor, _reason(F.lit(mark.reason)).alias(column))
-
-
 def _reason(reason: Column) -> Column:
     """Return a reason that a stage's author gives as it is stored: as a quote, because it may have
     any value in it. An empty one, of acked rows, stays."""
@@ -163,7 +190,7 @@ def check_frame(step: Step, frame: object) -> None:
                 " makes it: name the columns that belong there"
             )
         for name, kind in walk(column.dataType, column.name):
-            if isinstance(kind, CalendarIntervalType):
+            if isinstance(kind, T.CalendarIntervalType):
                 raise StageError(
                     f"{what} returned column {name!r} of type interval, which Spark does not store:"
                     " cast it to INTERVAL DAY TO SECOND, INTERVAL YEAR TO MONTH or STRING"
@@ -176,7 +203,7 @@ def check_output(pipeline: Pipeline, step: StageStep, frame: object) -> None:
     assert isinstance(frame, DataFrame)
     stage = step.name
     check_anchor(pipeline, step, "a frame", frame)
-    if FAILED in frame.columns and not isinstance(frame.schema[FAILED].dataType, StringType):
+    if FAILED in frame.columns and not isinstance(frame.schema[FAILED].dataType, T.StringType):
         raise StageError(
             f"stage {stage!r}: {FAILED!r} is the reason of a failure, so it must be a string"
         )

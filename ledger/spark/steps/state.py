@@ -8,10 +8,10 @@ from ledger.core.declarations import as_json
 from ledger.core.probes import reached
 from ledger.core.stateful import StatefulStage
 from ledger.pipeline.steps import StateStep
-from ledger.spark.frames.acked import not_acked
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.stored import read_files
+from ledger.spark.frames.withheld import not_acked
 from ledger.spark.job import Job, Witness
 from ledger.spark.steps.results import result_of, stage_result, store_result
 from ledger.spark.steps.stage import check_frame

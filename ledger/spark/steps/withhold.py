@@ -1,4 +1,4 @@
-"""Withhold: leave the rows of failed records out of what sinks are to publish."""
+"""Withhold the rows of failed records from publication."""
 
 import logging
 from dataclasses import asdict, dataclass
@@ -20,9 +20,9 @@ from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Publisher
 from ledger.sinks.options import Bloom
 from ledger.spark.failures import Failures
-from ledger.spark.frames.acked import Withheld, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import stage_rows, tracking_columns
+from ledger.spark.frames.withheld import Withheld, withheld
 from ledger.spark.job import Job, require_equal
 from ledger.storage.manifest import DataFile, Manifest
 from ledger.store.queries import publications, runs
@@ -61,8 +61,9 @@ def withhold(job: Job, batch_id: int) -> list[str]:
         with failures.collect(), publication_errors(job, row):
             try:
                 _make_ready(job, row)
-            except LostFileError:
-                if job.database.transact(partial(_is_pending, row=row)):
+            except LostFileError:  # once its rows are published, what was staged is gone
+                states = job.database.transact(partial(publications.states, batch_id=row.batch_id))
+                if states[row.step_run_id] == "decided":
                     raise
                 _log.info("sink %s: another driver was faster, nothing is pending", row.sink)
             reached("sink withheld", row.sink)
@@ -71,12 +72,8 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     return [row.sink for row in rows]
 
 
-def _is_pending(connection: Connection, row: PendingPublication) -> bool:
-    """Whether a sink's rows are still to be published: once they are, what was staged is gone."""
-    return publications.states(connection, row.batch_id)[row.step_run_id] == "decided"
-
-
 def _make_ready(job: Job, row: PendingPublication) -> None:
+    """Stage a sink's delivery without the rows to be withheld, and record its files."""
     step = job.pipeline.sink_named(row.sink)
     publisher = job.publisher(step)
     hidden = withheld(job, row.batch_id, step.name)
@@ -89,7 +86,13 @@ def _make_ready(job: Job, row: PendingPublication) -> None:
     if publisher.keeps_tracking and ROOTS not in rows.columns:
         files = _clean_files(job, staged, rows, hidden, folder)
     else:
-        files = stage_rows(_remaining_rows(job, staged, rows, hidden), step, folder).files
+        # From the sink's stored input: a row that the sink missed, or got twice, is there once.
+        rest = hidden.keep(rows)
+        if job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id)):
+            rest = _without_duplicates(job, staged, rest)
+        tracking = tracking_columns(rows) if publisher.keeps_tracking else []
+        rest = rest.select(*user_columns(rows), *tracking)
+        files = stage_rows(rest, step, folder).files
     described = [asdict(file) for file in files]
 
     def record(connection: Connection) -> None:
@@ -102,8 +105,8 @@ def _make_ready(job: Job, row: PendingPublication) -> None:
 def _clean_files(
     job: Job, staged: _StagedRun, source: DataFrame, hidden: Withheld, folder: str
 ) -> tuple[DataFile, ...]:
-    """The staged files without a row to be withheld, and the remaining rows of the others in new
-    files. ``source``: the rows that the sink read.
+    """Return the staged files without rows to be withheld. The remaining rows of the other files
+    are written to new ones. ``source``: the rows that the sink read.
     """
     base, step, files = staged.base, staged.step, staged.manifest.files
     schema = source.select(*user_columns(source), *tracking_columns(source)).schema
@@ -124,21 +127,9 @@ def _clean_files(
     return (*clean, *written.files)
 
 
-def _remaining_rows(job: Job, staged: _StagedRun, rows: DataFrame, hidden: Withheld) -> DataFrame:
-    """Return the rows of the sink's stored input, without the rows to be withheld.
-
-    A row that the sink missed, or got twice, is here once.
-    """
-    rest = hidden.keep(rows)
-    if job.database.transact(lambda c: runs.duplicate_rows(c, staged.row.step_run_id)):
-        rest = _without_duplicates(job, staged, rest)
-    tracking = tracking_columns(rows) if staged.publisher.keeps_tracking else []
-    return rest.select(*user_columns(rows), *tracking)
-
-
 def _without_duplicates(job: Job, staged: _StagedRun, rows: DataFrame) -> DataFrame:
-    """The rows less those that other batches had delivered: by key, they are not among the staged
-    ones.
+    """Return the rows without those that other batches had delivered: their keys are not among the
+    staged rows.
     """
     row, dedup = staged.row, staged.step.sink.dedup
     if not isinstance(dedup, Bloom) or not dedup.key:
@@ -156,8 +147,8 @@ def _without_duplicates(job: Job, staged: _StagedRun, rows: DataFrame) -> DataFr
 
 
 def _below(folder: str, path: str) -> str:
-    """A file's path below the folder that it was staged in, however the URL before it is
-    written.
+    """Return a file's path below the folder that it was staged in, whatever the form of the URL
+    before it.
     """
     mark = "/".join(folder.rsplit("/", 2)[-2:])
     return path.rsplit(f"/{mark}/", 1)[-1]

@@ -1,7 +1,7 @@
-"""Rows of settled batches that are withheld from publication, and the acked rows, which are not."""
+"""Rows that are withheld from publication, and acked rows, which are not."""
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -24,16 +24,13 @@ class Withheld:
         """The rows that are published, of a sink's input."""
         if self._roots is None:
             return rows
-        if ROOTS not in rows.columns:
-            return _anti(rows, self._roots, ROOT)
-        own = rows.select(POSITION, F.explode(ROOTS).alias(ROOT))
-        hit = own.join(self._roots, ROOT, "left_semi").select(POSITION).distinct()
-        return _anti(rows, hit, POSITION)
-
-
-def _anti(rows: DataFrame, hits: DataFrame, column: str) -> DataFrame:
-    names = [f"`{name}`" for name in rows.columns]
-    return rows.join(hits, column, "left_anti").select(*names)
+        hits, column = self._roots, ROOT
+        if ROOTS in rows.columns:
+            own = rows.select(POSITION, F.explode(ROOTS).alias(ROOT))
+            hits = own.join(self._roots, ROOT, "left_semi").select(POSITION).distinct()
+            column = POSITION
+        names = [f"`{name}`" for name in rows.columns]
+        return rows.join(hits, column, "left_anti").select(*names)
 
 
 def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
@@ -48,16 +45,19 @@ def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
 
 
 def not_acked(job: Job, batch_id: int) -> Withheld:
-    """The rows of the failed records of a settled batch."""
+    """Return the rows of the failed records of a settled batch."""
     failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
     return Withheld(job, [row.root_id for row in failed])
 
 
 def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
-    """The user's columns of all acked rows that ``reads`` made in the batches of a family, for
-    the step ``name``.
+    """Return the user's columns of all acked rows that ``reads`` made in the batches of a family,
+    for the step ``name``. A column that a batch did not have is null.
+
+    Raises StageError if a column has two types: Spark would make the values of one type.
     """
     parts: list[DataFrame] = []
+    types: dict[str, str] = {}
     outputs = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
     for batch_id, run_id in outputs:
         if run_id is None:
@@ -68,18 +68,7 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
             )
         rows = not_acked(job, batch_id).keep(delivered_rows(job, job.run(run_id)))
         parts.append(rows.select(*user_columns(rows)))
-    return _united(parts, name)
-
-
-def _united(parts: Sequence[DataFrame], name: str) -> DataFrame:
-    """The rows that several batches delivered to the step ``name``, null in columns that theirs did
-    not have.
-
-    Raises StageError where a column is of two types: Spark would make the values of one type.
-    """
-    types: dict[str, str] = {}
-    for part in parts:
-        for field in part.schema:
+        for field in parts[-1].schema:
             kind = field.dataType.simpleString()
             before = types.setdefault(field.name, kind)
             if kind != before:
@@ -88,4 +77,4 @@ def _united(parts: Sequence[DataFrame], name: str) -> DataFrame:
                     f" {field.name!r} is {before} in one and {kind} in another: expected one type."
                     " Declare the stage before it as it was, or reprocess the interval"
                 )
-    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
