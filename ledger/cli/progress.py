@@ -21,7 +21,7 @@ from ledger.core.text import quantity
 
 if TYPE_CHECKING:
     from ledger.execution import StepResult
-    from ledger.spark.tasks import Tasks
+    from ledger.spark.progress import Tasks
 
 _BAR_SECONDS = 0.5  # between two looks at Spark's tasks, on a terminal
 
@@ -44,7 +44,7 @@ class BatchProgress:
 
     def watch(self, session: Any) -> None:
         """Ask a session for its tasks until the batch is done."""
-        from ledger.spark.tasks import MINUTE, watching
+        from ledger.spark.progress import MINUTE, watching
 
         every = _BAR_SECONDS if err.is_terminal else MINUTE
         self._restart = self._watching.enter_context(watching(session, self.on_tasks, every))

@@ -17,14 +17,17 @@ _PLAIN = ("postgresql", "postgres")
 
 
 def shown(url: "URL") -> str:
-    """The address for people: without its password, and not encoded, as a socket's folder is."""
+    """Return the address for people: without its password, and not encoded, as a socket's folder
+    is.
+    """
     return unquote(url.render_as_string(hide_password=True))
 
 
 def parsed(
     url: str, what: str, error: type[ConfigurationError | DeclarationError] = ConfigurationError
 ) -> "URL":
-    """The address as an SQLAlchemy URL; ``postgresql://`` and ``postgres://`` go through psycopg2.
+    """Return the address as an SQLAlchemy URL; ``postgresql://`` and ``postgres://`` go through
+    psycopg2.
 
     Raises ``error`` about ``what``, without the words of the library: they may quote a password.
     """
@@ -40,12 +43,14 @@ def parsed(
 
 
 def variable_of(url: str) -> str | None:
-    """The environment variable that ``env:NAME`` names; None: the address itself is declared."""
+    """Return the environment variable that ``env:NAME`` names; None: the address itself is
+    declared.
+    """
     return url.removeprefix(_FROM_ENVIRONMENT) if url.startswith(_FROM_ENVIRONMENT) else None
 
 
 def resolved(url: str, what: str) -> "URL":
-    """The declared address of ``what``, or the one that its environment variable holds.
+    """Return the declared address of ``what``, or the one that its environment variable holds.
 
     Raises ConfigurationError when the variable is not set, or where there is no URL.
     """
@@ -61,8 +66,8 @@ def resolved(url: str, what: str) -> "URL":
 
 
 def postgresql(url: "URL", what: str) -> "URL":
-    """The address of a PostgreSQL server, whatever driver it names. Raises ConfigurationError for
-    another database.
+    """Return the address of a PostgreSQL server, whatever driver it names. Raises
+    ConfigurationError for another database.
     """
     if url.get_backend_name() != "postgresql":
         raise ConfigurationError(

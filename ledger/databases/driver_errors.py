@@ -136,7 +136,7 @@ def persist(attempt: Callable[[], Result]) -> Result:
 
 @contextmanager
 def translated(database: Endpoint) -> Iterator[None]:
-    """Turn driver errors into the ledger's own; its own pass through."""
+    """Turn driver errors of the block into the ledger's own, and let the ledger's own pass."""
     try:
         yield
     except DBAPIError as exc:
@@ -195,11 +195,11 @@ def is_refusal(message: str) -> bool:
 
 
 def code_of(exc: DBAPIError) -> str:
-    """PostgreSQL's SQLSTATE; empty if the server gave none, as when the connection was lost."""
+    """Return PostgreSQL's SQLSTATE; empty if there is none, as when the connection was lost."""
     return getattr(exc.orig, "pgcode", None) or ""
 
 
 def first_line(exc: DBAPIError) -> str:
-    """The driver's message, without its hints."""
+    """Return the driver's message, without its hints."""
     lines = str(exc.orig).strip().splitlines()
     return lines[0] if lines else type(exc.orig).__name__

@@ -8,10 +8,10 @@ PLAIN: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 
 def quoted(name: str) -> str:
-    """An identifier as one writes it, in quotes if it needs them."""
+    """Return an identifier as a user writes it, in quotes if it needs them."""
     return str(PLAIN.identifier_preparer.quote(name))
 
 
 def literal_name(name: str) -> str:
-    """An identifier in quotes, whatever it is."""
+    """Return an identifier in quotes."""
     return str(PLAIN.identifier_preparer.quote_identifier(name))

@@ -30,7 +30,7 @@ from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError
 from ledger.pipeline.steps import Step
 from ledger.spark.failures import error_text, masking, recorded, redacted, translated, unread_runs
-from ledger.spark.tasks import Tasks, watching
+from ledger.spark.progress import Tasks, watching
 from ledger.storage.folders import private_output
 
 if TYPE_CHECKING:

@@ -126,8 +126,9 @@ class Publisher(Protocol):
         """
 
     def staging(self, batch_id: int, version: int) -> str:
-        """The folder, absolute or a URL, in which a run stages its files: no other run does.
-        Its name ends in the version."""
+        """Return the folder, absolute or a URL, in which a run stages its files: no other run does.
+        Its name ends in the version.
+        """
 
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery atomically, and remove what it replaces: in the same transaction, or

@@ -13,8 +13,9 @@ _MEMBERS = sorted(name for name in vars(Sink) if not name.startswith("_"))
 
 
 def require_sink(name: str, declared: object) -> Sink:
-    """The object declared as the sink ``name``. Raises DeclarationError unless it has all members
-    of ``Sink``."""
+    """Return the object declared as the sink ``name``. Raises DeclarationError unless it has all
+    members of ``Sink``.
+    """
     missing = [member for member in _MEMBERS if not hasattr(declared, member)]
     if isinstance(declared, type) or missing:
         lacks = f", which lacks {', '.join(missing)}" if missing else ""

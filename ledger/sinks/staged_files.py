@@ -18,12 +18,14 @@ MOST_BYTES = 64 << 20
 
 
 def user_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns that are the user's, in order."""
+    """Return the user's columns, in order."""
     return pa.schema([field for field in schema if field.name not in TRACKING])
 
 
 def staged_schema(files: Sequence[DataFile]) -> pa.Schema | None:
-    """The user's columns of staged files; None without files. All have those of the first."""
+    """Return the user's columns of staged files, which all have those of the first; None: there are
+    no files.
+    """
     if not files:
         return None
     with _opened(files[0]) as parquet:
@@ -33,8 +35,8 @@ def staged_schema(files: Sequence[DataFile]) -> pa.Schema | None:
 def record_batches(
     files: Sequence[DataFile], schema: pa.Schema, *, tracking: bool = False
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Rows of the files, in pieces of at most 65,536 rows and about 64 MiB. ``tracking``: with the
-    ledger's own columns after the user's.
+    """Yield rows of the files, in pieces of at most 65,536 rows and about 64 MiB. ``tracking``:
+    with the ledger's own columns after the user's.
 
     Raises LostFileError when a file is gone or is no Parquet, IntegrityError when it has other
     columns.

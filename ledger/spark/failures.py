@@ -113,7 +113,7 @@ _PATH = re.compile(r"(?:reading file|Path does not exist:|File) ((?:[a-z0-9]+:)?
 
 
 def translated(exc: BaseException) -> LedgerError:
-    """The ledger's own error for whatever a step raised; its own are handed back as they are."""
+    """Return the ledger's own error for any exception of a step; its own are returned unchanged."""
     if isinstance(exc, LedgerError):
         return exc
     for find in _CAUSES:
@@ -134,7 +134,7 @@ def translated(exc: BaseException) -> LedgerError:
 
 
 def _of_a_task(exc: BaseException) -> LedgerError | None:
-    """An error of ours that a task raised: it knows best."""
+    """Return the ledger's own error, if a task raised it; else None."""
     where, message = _worker_failure(_text(exc)) or (None, "")
     own = _OWN.fullmatch(message)
     if own is None or where is not None:
@@ -144,7 +144,7 @@ def _of_a_task(exc: BaseException) -> LedgerError | None:
 
 
 def _no_python(exc: BaseException) -> ConfigurationError | None:
-    """Spark's tasks start the Python that their driver names, wherever they run."""
+    """Return the error for a Python that is missing where Spark's tasks run, else None."""
     program = _NO_PYTHON.search(_text(exc)) if _is_sparks(exc) else None
     if program is None:
         return None
@@ -180,7 +180,7 @@ def _spark_gone(exc: BaseException) -> UnavailableError | None:
 
 
 def _last_words(exc: BaseException) -> str | None:
-    """The text of an exception raised because Spark has ended; None for any other."""
+    """Return the text of an exception raised because Spark has ended; None for any other."""
     name = type(exc).__name__
     if not _is_sparks(exc):
         # py4j lets errors of its sockets pass.
@@ -202,7 +202,7 @@ def _last_words(exc: BaseException) -> str | None:
 
 
 def one_line(exc: BaseException) -> str:
-    """The ledger's text of it, in one line, whatever others have put into it."""
+    """Return the ledger's text of it, in one line, whatever others have put into it."""
     return printable(_in_one_line(str(translated(exc))))
 
 
@@ -225,7 +225,7 @@ def recorded(exc: BaseException) -> str:
 
 
 def unread_runs(exc: BaseException) -> list[int]:
-    """The runs of the files that a lost or damaged file's error names by their path."""
+    """Return the runs of the files that a lost or damaged file's error names by their path."""
     error = translated(exc)
     return [*map(int, _RUN.findall(str(error)))] if isinstance(error, IntegrityError) else []
 
@@ -293,8 +293,8 @@ class Failures:
 
 
 def _name(exc: Exception) -> str:
-    """Class and condition of the innermost exception, with the file that it was about and where
-    it was raised.
+    """Return class and condition of the innermost exception, with the file that it was about and
+    the place where it was raised.
     """
     text = _text(exc)
     leading, worker = _LEADING.match(text), _worker_failure(text)
@@ -324,8 +324,8 @@ def error_text(exc: BaseException) -> str:
 
 
 def read_failure(exc: BaseException) -> InputError | LostFileError | None:
-    """The error for a file that vanished or cannot be read, with its path: one of a source, or
-    one that a step wrote; None for any other.
+    """Return the error for a file that vanished or cannot be read, with its path: one of a source,
+    or one that a step wrote; None for any other.
     """
     text = _text(exc)
     if not _is_sparks(exc) or not any(word in text for word in _UNREADABLE):
@@ -430,7 +430,7 @@ def _place(exc: BaseException) -> str | None:
 
 
 def _own_frame(frames: Sequence[tuple[str, int, str]]) -> str | None:
-    """The innermost frame of code that is neither ours nor a library's; where all of it is
+    """Return the innermost frame of code that is neither ours nor a library's; where all of it is
     installed, of the package that was called first.
     """
     own = [
@@ -450,7 +450,7 @@ def _own_frame(frames: Sequence[tuple[str, int, str]]) -> str | None:
 
 
 def _condition(text: str) -> str | None:
-    """The text of Spark's innermost error condition, without its code for SQL."""
+    """Return the text of Spark's innermost error condition, without its code for SQL."""
     conditions = [pair for pair in _CONDITION.findall(text) if pair[0] not in _WRAPPERS]
     if not conditions:
         causes = _CAUSED.findall(text)
@@ -461,7 +461,9 @@ def _condition(text: str) -> str | None:
 
 
 def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
-    """The error of a step, of the same class: what failed, with what words, and how to go on."""
+    """Return the error of a step, of the same class: what failed, with what words, and how to go
+    on.
+    """
     error = translated(exc)
     return errors.own_kind(error)(f"{what}: {_in_one_line(errors.clause(error))}. {advice}")
 
@@ -472,7 +474,7 @@ def _is_sparks(exc: BaseException) -> bool:
 
 
 def _text(exc: BaseException) -> str:
-    """The text of an exception; empty if it raises one of its own."""
+    """Return the text of an exception; empty if it raises one of its own."""
     try:
         return str(exc)
     except Exception:  # of a user's class

@@ -112,11 +112,11 @@ class Job:
         return step.sink.publisher(self.settings, self.pipeline.name, step.name)
 
     def run(self, run_id: int) -> Run:
-        """The run of that number."""
+        """Return the run with this number."""
         return self.database.transact(lambda c: runs.get_run(c, run_id))
 
     def manifest(self, run_id: int) -> Manifest:
-        """The files of a committed run. Raises LostFileError unless all are there."""
+        """Return the files of a committed run. Raises LostFileError unless all are there."""
         manifest = Manifest(self.database.transact(lambda c: runs.files(c, run_id)))
         check_files(manifest)
         return manifest

@@ -49,9 +49,10 @@ _NOISE = (
 def build_session(
     app_name: str, master: str | None = None, *, silent: bool = False
 ) -> SparkSession:
-    """The running session, or a new one on ``master`` (default: as of spark-submit), which may be
-    a Spark Connect server: ``sc://host:port``. ``silent``: a new one, unless it is a server's, logs
-    nothing: of a task that fails it would log the words, and these may quote a record.
+    """Return the running session, or a new one on ``master`` (default: as of spark-submit), which
+    may be a Spark Connect server: ``sc://host:port``. ``silent``: a new one, unless it is a
+    server's, logs nothing: of a task that fails it would log the words, and these may quote a
+    record.
 
     Raises ConfigurationError when Java is missing or of another version, or the server refuses the
     session, and UnavailableError when it does not answer, or cannot give one.
@@ -75,7 +76,7 @@ def _with_required(session: SparkSession) -> SparkSession:
 
 
 def _connected(app_name: str, remote: str) -> SparkSession:
-    """A session of a server, which has its Java and its Python: nothing is started here."""
+    """Return a session of a server, which has its Java and its Python: nothing is started here."""
     require_server(remote)  # Spark's client would ask for ten minutes
     os.environ.setdefault("SPARK_CONNECT_RELEASE_SESSION_ON_EXIT", "true")
     # A process that is started beside the client, as the embedded server is, would abort in gRPC's

@@ -15,7 +15,7 @@ from ledger.pipeline.steps import SinkStep
 from ledger.spark.folding.fold import UnprovedError, fold
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.frames.inputs import root_rows
-from ledger.spark.frames.placing import counting_misplaced
+from ledger.spark.frames.misplaced import counting_misplaced
 from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.tracking import edges_of, edges_to, readings
 
@@ -103,7 +103,7 @@ class AcksRows(SinkTracking):
         return F.xxhash64(F.lit(text), root, F.col(POSITION))
 
     def _mixed(self, frame: DataFrame) -> tuple[Column, Column]:
-        """XOR and number of the edges of all rows; a row without a root has none."""
+        """Return XOR and number of the edges of all rows; a row without a root has none."""
         if ROOTS not in frame.columns:
             root = F.col(ROOT)
             return F.bit_xor(F.when(root.isNotNull(), self._edge(root))), F.count(ROOT)

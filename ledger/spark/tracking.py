@@ -101,14 +101,14 @@ def owed_by_source(
 
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:
-    """The edges that a run emits and acks."""
+    """Return the edges that a run emits and acks."""
     inputs = {name: read.step_run_id for name, read in run.inputs.items()}
     return Edges(run.run_id, run.step, tuple(job.pipeline.consumers(run.step)), inputs)
 
 
 def readings(job: Job, run: OpenedRun) -> list[Portion]:
-    """Rows of a run's inputs, each of which it acks because it was read, as they lie in the files
-    of the runs that it read.
+    """Return the rows of a run's inputs, in the files of the runs that it read. The run acks each
+    row because it has read it.
     """
     edges = edges_of(job, run)
     return [
@@ -136,5 +136,5 @@ def edges_to(job: Job, name: str, read: Run) -> int:
 
 
 def posted(record: Record, outcome: FoldOutcome) -> Record:
-    """The record of a run with what it posted."""
+    """Return the record of a run with the deltas that it posted."""
     return replace(record, posted=outcome.posted, acks_proved=outcome.proved)

@@ -29,7 +29,7 @@ _GROUPS_FOLDER = stat.S_ISGID | 0o770
 
 
 def require_storage(settings: "Settings") -> str:
-    """The storage's folder, made for this user alone if it is a local one that is missing.
+    """Return the storage's folder, made for this user alone if it is a local one that is missing.
 
     Raises ConfigurationError unless it can be written to, UnavailableError where that may pass.
     """
@@ -53,17 +53,18 @@ def require_writable(folder: str, setting: str) -> None:
 
 
 def scratch_of(listed: str | None) -> list[str]:
-    """The folders of a list with commas, as Spark's scratch folders are set; without one that of
-    temporary files."""
+    """Return the folders of a list with commas, as Spark's scratch folders are set; without a list,
+    the folder of temporary files.
+    """
     names = [name.strip() for name in (listed or "").split(",")]
     return [name for name in names if name] or [tempfile.gettempdir()]
 
 
 def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableError:
-    """The error for files that could not be written because a disk is full.
+    """Return the error for files that could not be written because a disk is full.
 
-    ``folder``: where; None: it is not known, as of what Spark keeps for itself. ``scratch``: the
-    folders for that; empty: those of the environment.
+    ``folder``: where they are; None: it is not known, as for Spark's own data. ``scratch``: the
+    folders of that data; empty: those of the environment.
     """
     folders = scratch or scratch_of(os.environ.get("SPARK_LOCAL_DIRS"))
     rooms = ", ".join(f"{name}{_room(name)}" for name in folders)
@@ -76,7 +77,7 @@ def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableErro
 
 
 def not_made(folder: str) -> UnavailableError:
-    """The error for a folder that could not be made, without a cause."""
+    """Return the error for a folder that could not be made for an unknown reason."""
     shown = f"{without_file_scheme(folder)} could not be made{_room(folder)}"
     return UnavailableError(
         f"folder {shown}: make the folders above it"
@@ -219,14 +220,15 @@ def remove_run_folder(folder: str, run_id: int) -> None:
 
 
 def beside(folder: str, prefix: str) -> list[str]:
-    """The folders beside one, absolute or URLs, whose names begin with ``prefix``."""
+    """Return the folders beside one, absolute or URLs, whose names begin with ``prefix``."""
     siblings = stores.entries(folder.rpartition("/")[0])
     return [entry.path for entry in siblings if entry.name.startswith(prefix)]
 
 
 def runs_beside(folder: str) -> dict[int, str]:
-    """The folders of runs of the batch that a run's folder is of, by run, its own among them; none
-    where it lies in no folder of a batch: one listing."""
+    """Return the folders of all runs of a batch by run, from one listing. ``folder``: that of one
+    of the runs; if it is in no folder of a batch, there are none.
+    """
     place = re.search(r"/batch[=-]\d+/run([=-])\d+\Z", folder)
     if place is None:
         return {}

@@ -85,8 +85,9 @@ def _reading(stored: pq.ParquetFile) -> "_Refusal | nullcontext[None]":
 
 
 def opened(stream: BinaryIO) -> pq.ParquetFile:
-    """The file of a stream, of which nothing is read ahead: it would hold all row groups. Bytes of
-    it that were changed since are noticed."""
+    """Return the Parquet file of a stream. Nothing is read ahead, because that would hold all row
+    groups. Changed bytes are noticed.
+    """
     metadata = pq.read_metadata(stream)
     repeated = [name for name in _REPEATED if name in metadata.schema.names]
     return pq.ParquetFile(
@@ -99,7 +100,7 @@ def opened(stream: BinaryIO) -> pq.ParquetFile:
 
 
 def spark_schema(stored: pq.ParquetFile) -> Any:
-    """The JSON of the schema that Spark wrote a file with."""
+    """Return the JSON of the schema that Spark wrote a file with."""
     return json.loads(stored.metadata.metadata[SPARK_SCHEMA.encode()])
 
 

@@ -31,9 +31,12 @@ _CLASS = re.compile(r"\[(?!!)\]?[^]]*\]")  # of characters that are listed, not 
 
 
 def matching(pattern: str) -> list[stores.Entry]:
-    """The files whose paths a pattern matches, by path. A link is what it leads to; ``**`` enters
-    none, and of several paths to one file that one counts that has the fewest. Raises OSError
-    where a folder that the pattern leads into cannot be listed."""
+    """Return the files whose paths a pattern matches, by path.
+
+    A link counts as its target, and ``**`` enters none. Of several paths to one file the one with
+    the fewest links counts. Raises OSError where a folder that the pattern leads into cannot be
+    listed.
+    """
     names = stores.place_of(pattern).split("/")
     for name in names:
         if "**" in name and name != "**":
@@ -78,8 +81,10 @@ def asks_for(section: str, hidden: str) -> bool:
 
 
 def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[stores.Entry, int]]:
-    """The files below a folder at paths of which each part matches one of these; and how many links
-    led there. Raises InputError for one in a hidden folder that no name asks for."""
+    """Yield the files below a folder at paths of which each part matches one of these names, with
+    the number of links on the way. Raises InputError for a file in a hidden folder that no name
+    asks for.
+    """
     from fsspec.utils import glob_translate
 
     here = folder.rstrip("/")
@@ -111,7 +116,7 @@ def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[st
 
 
 def _walked(folder: str, names: Sequence[str]) -> Iterator[stores.Entry]:
-    """The files below a folder, without those in folders that are skipped."""
+    """Yield the files below a folder, without those in folders that are skipped."""
     for entry in stores.entries(folder):
         if not entry.is_folder:
             yield entry
@@ -140,14 +145,16 @@ def _require_asked(file: stores.Entry, folders: Sequence[str], names: Sequence[s
 
 
 def _as_spark_opens(entry: stores.Entry) -> stores.Entry:
-    """An entry whose path has no ``..``: Spark goes by the names before it, not by their links."""
+    """Return an entry with a path without ``..``: Spark removes the name before it, even if that is
+    a link.
+    """
     if not is_local(entry.path) or "/../" not in entry.path:
         return entry
     return replace(entry, path=os.path.realpath(without_file_scheme(entry.path)))
 
 
 def _literal(name: str) -> str | None:
-    """The only name that a part of a pattern matches; None: it may match several."""
+    """Return the only name that a part of a pattern matches; None: it may match several."""
     return None if _MAGIC.search(_ESCAPED.sub("", name)) else unescaped(name)
 
 

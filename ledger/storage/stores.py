@@ -92,7 +92,7 @@ def entries(folder: str) -> list[Entry]:
 
 
 def files_below(folder: str) -> list[Entry]:
-    """The files below a folder, by path; none if it is not there."""
+    """Return the files below a folder, by path; none if it is not there."""
     fs, place = _at(folder)
     if not _finds(fs):
         return sorted(walked(folder), key=lambda entry: entry.path)
@@ -109,7 +109,7 @@ def files_below(folder: str) -> list[Entry]:
 
 
 def walked(folder: str) -> Iterator[Entry]:
-    """The files below a folder."""
+    """Yield the files below a folder."""
     for entry in entries(folder):
         if entry.is_folder:
             yield from walked(entry.path)
@@ -137,21 +137,21 @@ def modified_at(entry: Entry) -> datetime:
 
 def version(entry: Entry) -> str:
     """Return a text that distinguishes a file from another of its size and time that was written in
-    its place; empty where the store has none. For a local file it is the time of its last change,
-    by its permissions and links, too: no program sets that time.
+    its place; empty if the store has none. For a local file it is the time of its last change, also
+    of its permissions and links, which no program sets.
     """
     names = ("created",) if is_local(entry.path) else _VERSIONS
     return next((str(entry.info[name]) for name in names if name in entry.info), "")
 
 
 def read(path: str) -> bytes:
-    """The content of a file. Raises FileNotFoundError if it is gone."""
+    """Return the content of a file. Raises FileNotFoundError if it is gone."""
     with opened(path) as stream:
         return stream.read()
 
 
 def opened(path: str) -> BinaryIO:
-    """A file to read from. Raises FileNotFoundError if it is gone."""
+    """Open a file to read from. Raises FileNotFoundError if it is gone."""
     fs, place = _at(path)
     if is_local(path):
         return cast(BinaryIO, fs.open(place, "rb"))
@@ -160,8 +160,9 @@ def opened(path: str) -> BinaryIO:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write a file as a whole, in place of what is there. Of an upload that was cut off some stores
-    keep a part, which is no file of a manifest."""
+    """Write a file as a whole, in place of an earlier one. Some stores keep a part of an upload
+    that was cut off; such a file is in no manifest.
+    """
     fs, place = _at(path)
     if not is_local(path):
         _tried(fs, path, lambda: fs.pipe_file(place, content))
@@ -194,9 +195,10 @@ def written(path: str) -> Iterator[IO[bytes]]:
 
 
 def move(before: str, after: str) -> None:
-    """Give a file or a folder another name, which nothing has. Raises OSError unless the store did:
-    some refuse without an error. A local folder is never copied instead: what is on another disk
-    is not renamed."""
+    """Rename a file or a folder to a name that nothing has. Raises OSError unless the store did:
+    some refuse without an error. A local folder is never copied instead, so one is not renamed to
+    another disk.
+    """
     fs, source = _at(before)
     target = _at(after)[1]
     if is_local(before):
@@ -270,8 +272,9 @@ def require_literal(path: str) -> None:
 
 
 def _at(path: str) -> tuple[Any, str]:
-    """The file system of a path, and what it calls the path. Raises ConfigurationError for a URL
-    with a password, or of a store that is reached in another way."""
+    """Return the file system of a path, and its name for the path. Raises ConfigurationError for a
+    URL with a password, or of a store that is reached in another way.
+    """
     import fsspec
     from fsspec.implementations.local import make_path_posix
 
@@ -306,7 +309,7 @@ def _at(path: str) -> tuple[Any, str]:
 
 
 def _redacted(text: str) -> str:
-    """Without what may be a secret: queries of URLs, and logins in them."""
+    """Return the text without possible secrets: queries of URLs, and logins in them."""
     return re.sub(r"\?[^\s'\")>]*", "", re.sub(r"://[^/\s]*@", "://", text))
 
 

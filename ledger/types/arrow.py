@@ -36,7 +36,7 @@ def scalar(kind: pa.DataType) -> str:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type of a dictionary's values, or the type itself."""
+    """Return the type of a dictionary's values, or the type itself."""
     return kind.value_type if t.is_dictionary(kind) else kind
 
 
@@ -58,8 +58,9 @@ def is_packed(kind: pa.DataType) -> bool:
 
 
 def parts(kind: pa.DataType) -> list[pa.Field]:
-    """The parts of a type: the ``element`` of a list, the ``key`` and the ``value`` of a map, the
-    fields of a struct."""
+    """Return the parts of a type: the ``element`` of a list, the ``key`` and the ``value`` of a
+    map, the fields of a struct.
+    """
     if t.is_map(kind):
         return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
     if is_list(kind):
@@ -68,8 +69,9 @@ def parts(kind: pa.DataType) -> list[pa.Field]:
 
 
 def scalars(kind: pa.DataType, where: str) -> Iterator[tuple[str, pa.DataType]]:
-    """The scalars of a type, at every depth, each with the name of its place: ``where``, or a part
-    of it."""
+    """Yield the scalars of a type, at every depth, each with the name of its place: ``where``, or a
+    part of it.
+    """
     if not nested(kind):
         yield where, kind
     for part in parts(kind):
@@ -77,8 +79,9 @@ def scalars(kind: pa.DataType, where: str) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def rebuilt(kind: pa.DataType, leaf: Leaf, where: str = "") -> pa.DataType:
-    """A type with other scalars, which ``leaf`` makes of each and of the name of its place. Parts
-    may be null."""
+    """Return a type with other scalars: ``leaf`` makes each of the scalar and the name of its
+    place. Parts may be null.
+    """
     inner = [(part.name, rebuilt(part.type, leaf, f"{where}.{part.name}")) for part in parts(kind)]
     if t.is_struct(kind):
         return pa.struct(inner)
@@ -93,12 +96,12 @@ def utc(kind: pa.DataType, where: str = "") -> pa.DataType:
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """The columns, of which any value, and any part of one, may be null, with timestamps in UTC."""
+    """Return the columns as nullable ones, of nullable parts, with timestamps in UTC."""
     return pa.schema([(field.name, rebuilt(field.type, utc)) for field in schema])
 
 
 def text(kind: pa.DataType, word: Word) -> str:
-    """A type in the words of a kind; ``word``: of a scalar."""
+    """Return a type in the words of a kind of sink. ``word``: returns that of a scalar."""
     inner = [text(part.type, word) for part in parts(kind)]
     if t.is_struct(kind):
         names = [part.name for part in parts(kind)]

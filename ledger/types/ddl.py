@@ -52,8 +52,8 @@ _USUAL = (
 
 
 def columns(schema: "StructType | str") -> dict[str, str] | None:
-    """The columns with their types in Spark's words, in lower case; None where the text is not
-    plain DDL.
+    """Return the columns with their types in Spark's words, in lower case; None where the text is
+    not plain DDL.
     """
     if not isinstance(schema, str):
         return {field.name: field.dataType.simpleString() for field in schema.fields}
@@ -146,7 +146,7 @@ def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
 
 
 def _columns(what: str, schema: str) -> list[tuple[str, str]]:
-    """The columns with their types. Raises DeclarationError where Spark would refuse them."""
+    """Return the columns with their types. Raises DeclarationError if Spark would refuse them."""
     text = _without_comments(schema)
     whole = _WITH_PARTS.fullmatch(text.strip())
     return _fields(what, "column", whole[2] if whole else text)
@@ -214,8 +214,9 @@ def _check_type(what: str, text: str) -> None:
 
 
 def _scalar(text: str) -> tuple[str, tuple[int, int]] | None:
-    """The alias of a type without parts, and its precision and scale, of a decimal; None if it is
-    none."""
+    """Return the alias of a type without parts, with precision and scale if it is a decimal; None:
+    it is no such type.
+    """
     plain = re.sub(r" ?([(,]) ?| (?=\))", r"\1", " ".join(text.lower().split()))
     for alias, pattern in _SCALARS.items():
         if match := re.fullmatch(pattern, plain):
@@ -225,7 +226,9 @@ def _scalar(text: str) -> tuple[str, tuple[int, int]] | None:
 
 
 def _without_comments(text: str) -> str:
-    """A schema with a blank for each comment of SQL; one that does not end, or is a hint, stays."""
+    """Return a schema with a blank for each comment of SQL. A comment that does not end, or is a
+    hint, stays.
+    """
     pieces, place = [], 0
     while match := _PIECE.match(text, place):
         piece, place = match[0], match.end()
@@ -241,7 +244,7 @@ def _without_comments(text: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """The text cut at its commas, except those within brackets or quotes."""
+    """Cut the text at its commas, except those within brackets or quotes."""
     parts, depth = [""], 0
     for piece in _PIECE.findall(text):
         depth += (piece in "<(") - (piece in ">)")

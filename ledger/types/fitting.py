@@ -31,16 +31,16 @@ class Fitting:
         self._types = [to_arrow_type(without_lengths(kind)) for kind in kinds]
 
     def fit(self, rows: Sequence[Row]) -> tuple[list[pa.Array], list[str | None]]:
-        """The columns of ``rows``, whose values stand in the schema's order, and for each row
-        why it does not fit, or None; one that does not is null in every column.
+        """Return the columns of ``rows``, whose values are in the schema's order, and for each row
+        why it does not fit, or None. A row that does not fit is null in every column.
         """
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._fields)
         arrays, misfits = self.fit_columns(columns)
         return arrays, [misfits.get(number) for number in range(len(rows))]
 
     def fit_columns(self, columns: Sequence[Row]) -> tuple[list[pa.Array], dict[int, str]]:
-        """Return the columns that ``fit`` returns, of rows that come by column, and why rows do not
-        fit, by their number.
+        """Do what ``fit`` does for rows that come by column. Return the columns, and why rows do
+        not fit, by their number.
         """
         misfits = dict[int, str]()
         arrays = [
@@ -57,8 +57,9 @@ class Fitting:
     def _parts(
         self, number: int, values: Row, start: int, misfits: dict[int, str]
     ) -> list[pa.Array]:
-        """All values at once, or, if one of them does not fit, by halves down to the one. Notes the
-        first column of a row that does not fit; ``start``: the row of the first value.
+        """Return all values as columns: at once, or, while one of them does not fit, by halves down
+        to that one. Notes the first column of a row that does not fit. ``start``: the row of the
+        first value.
         """
         column = self._column(number, values)
         if column is not None:
@@ -91,8 +92,9 @@ class Fitting:
 
 
 def of_table(schema: StructType) -> Fitting:
-    """Fits what a database's driver returns. Raises DeclarationError when a column has a type that
-    no table's column has."""
+    """Return a Fitting for rows of a database's driver. Raises DeclarationError when a column has a
+    type that no table's column has.
+    """
     for field in schema.fields:
         if type(field.dataType) not in SCALARS:
             raise DeclarationError(
@@ -103,7 +105,7 @@ def of_table(schema: StructType) -> Fitting:
 
 
 def yielded(schema: StructType) -> Fitting:
-    """Fits what a record stage yields: a value is of the column's type, or its row does not fit."""
+    """Return a Fitting for rows of a record stage, in which each value has its column's type."""
     return Fitting(schema, "yielded", strict=True)
 
 

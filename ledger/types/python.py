@@ -34,8 +34,9 @@ _TIME = re.compile(
 
 
 def converted(converter: Converter | None, values: Row) -> Row:
-    """The values as the converter makes them. Raises whatever a conversion raises: one that cannot
-    be made is refused."""
+    """Return the values as the converter makes them. Raises the error of a value that cannot be
+    converted.
+    """
     if converter is None:
         return values
     convert, plain = converter
@@ -65,7 +66,7 @@ def converter_of(kind: T.DataType, *, strict: bool) -> Converter | None:
 
 
 def _require(fits: bool) -> None:
-    """Refuse a value; the row's reason has its type and itself."""
+    """Raise ValueError unless a value fits. The row's reason has the type and the value."""
     if not fits:
         raise ValueError
 
@@ -187,7 +188,7 @@ def _is(classes: type | tuple[type, ...], value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Without a NUL character, which PostgreSQL cannot keep."""
+    """Return whether a value is a text without a NUL character, which PostgreSQL cannot keep."""
     return isinstance(value, str) and "\0" not in value
 
 

@@ -12,19 +12,19 @@ _AS_IS = "json"  # a dict that stands for itself, and not for a value without a 
 
 
 def raw(names: Sequence[str], row: Sequence[Any]) -> bytes:
-    """A row as JSON, from which ``from_raw`` makes it again."""
+    """Return a row as JSON, from which ``from_raw`` makes it again."""
     values = [{_AS_IS: value} if isinstance(value, dict) else value for value in row]
     return json.dumps(dict(zip(names, values, strict=True)), default=as_json).encode()
 
 
 def from_raw(names: Sequence[str], stored: bytes) -> Sequence[Any]:
-    """The values of ``names`` in a row that ``raw`` made; None for those that it has not."""
+    """Return the values of ``names`` in a row that ``raw`` made; None for names that it lacks."""
     record = json.loads(stored)
     return [_unwrapped(record.get(name)) for name in names]
 
 
 def as_json(value: Any) -> Any:
-    """A form of JSON for a value that has none of its own."""
+    """Return a form of JSON for a value that has none of its own."""
     if is_bytes(value):
         return {_BASE64: base64.b64encode(value).decode()}
     if isinstance(value, Decimal):

@@ -10,8 +10,9 @@ Leaf = Callable[[T.DataType], T.DataType]
 
 
 def walk(kind: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType]]:
-    """A type and its parts, at every depth, but for the keys of maps: each with the name of the
-    field that it is, or that it lies in."""
+    """Yield a type and its parts at every depth, without the keys of maps, each with the name of
+    the field that it is, or is part of.
+    """
     yield name, kind
     if isinstance(kind, T.ArrayType):
         yield from walk(kind.elementType, name)
@@ -23,7 +24,9 @@ def walk(kind: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType]]:
 
 
 def rebuilt(kind: T.DataType, leaf: Leaf, key: Leaf = lambda kind: kind) -> T.DataType:
-    """A type with another in the place of each that has no parts. ``key``: of the keys of maps."""
+    """Return a type with another in place of each that has no parts. ``key``: makes those in keys
+    of maps.
+    """
     if isinstance(kind, T.ArrayType):
         return T.ArrayType(rebuilt(kind.elementType, leaf, key), kind.containsNull)
     if isinstance(kind, T.MapType):
@@ -36,14 +39,14 @@ def rebuilt(kind: T.DataType, leaf: Leaf, key: Leaf = lambda kind: kind) -> T.Da
 
 
 def nullable(kind: T.DataType) -> T.DataType:
-    """A type whose parts may all be null, as Spark reads files and compares with what it has
+    """Return a type whose parts may all be null, as Spark reads files and compares with what it has
     read.
     """
     return kind.toNullable() if isinstance(kind, NESTED) else kind
 
 
 def without_lengths(kind: T.DataType) -> T.DataType:
-    """The type that values are stored as: a text of limited length is a text."""
+    """Return the type that values are stored as: a text of limited length is a text."""
     return rebuilt(kind, _without_length, _without_length)
 
 

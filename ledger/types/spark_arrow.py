@@ -15,15 +15,15 @@ _UTC: dict[str, Any] = {"timezone": "UTC"} if _ASKED else {}
 
 
 def to_arrow_type(kind: T.DataType) -> pa.DataType:
-    """A type of Spark as Arrow's."""
+    """Return a type of Spark as Arrow's."""
     return conversions.to_arrow_type(kind, **_UTC)
 
 
 def to_arrow_schema(schema: T.StructType) -> pa.Schema:
-    """A schema of Spark as Arrow's."""
+    """Return a schema of Spark as Arrow's."""
     return conversions.to_arrow_schema(schema, **_UTC)
 
 
 def from_arrow_type(kind: pa.DataType) -> T.DataType:
-    """A type of Arrow as Spark's. Raises PySparkException for one that Spark does not have."""
+    """Return a type of Arrow as Spark's. Raises PySparkException if Spark has no such type."""
     return conversions.from_arrow_type(kind, prefer_timestamp_ntz=True)  # not by default before 4.2

@@ -14,7 +14,7 @@ from ledger.core.states import BatchStatus
 from ledger.errors import InputError, LedgerError, UnavailableError
 from ledger.execution import steps
 from ledger.spark.job import Job
-from ledger.spark.tasks import watching
+from ledger.spark.progress import watching
 from ledger.store.queries import batches
 from tests.support.ledgers import END, START, pipeline
 

@@ -29,8 +29,8 @@ from ledger.spark.folding import runners
 from ledger.spark.folding.ahead import posted
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.origins import snapshot
+from ledger.spark.progress import watching
 from ledger.spark.steps import sink, stage
-from ledger.spark.tasks import watching
 from ledger.storage.manifest import take_manifest
 from ledger.store.connection import Database
 from tests.support.dying import Died, dies_at

@@ -29,7 +29,7 @@ from ledger.cli.listing import listed
 from ledger.core.text import quantity
 from ledger.databases import addresses
 from ledger.errors import ConfigurationError, InputError
-from ledger.spark.tasks import TaskCount, Tasks, counting, watching
+from ledger.spark.progress import TaskCount, Tasks, counting, watching
 from ledger.store.queries.failures import FailureSummary
 from scripts import site
 

@@ -46,8 +46,8 @@ class TableFolder:
         return f"{self.path}/_ackledger/batch-{batch_id}/run-{version}"
 
     def let_read(self, files: Iterable[TableFile]) -> None:
-        """Open the folders of staged files to all who may read the table: until now they are
-        their user's alone, or their group's.
+        """Open the folders of staged files to all who may read the table. Before, only their user,
+        or their group, may read them.
         """
         if not is_local(self.path):
             return
@@ -95,7 +95,9 @@ class TableFolder:
         self._write(self.list_of(batch_id, version), {"files": listed})
 
     def read_list(self, batch_id: int, version: int) -> list[TableFile]:
-        """The files of a version, as kept. Raises IntegrityError if the list cannot be read."""
+        """Return the files of a version from its list. Raises IntegrityError if the list cannot be
+        read.
+        """
         target = self.list_of(batch_id, version)
         try:
             listed = json.loads(stores.read(target))["files"]
@@ -112,7 +114,7 @@ class TableFolder:
         self._write(self._checked(batch_id, version), {"conditions": conditions})
 
     def read_checked(self, batch_id: int, version: int) -> list[str]:
-        """The conditions that a version's rows were compared with; none if none were."""
+        """Return the conditions that a version's rows were compared with; empty without any."""
         try:
             content = stores.read(self._checked(batch_id, version))
         except FileNotFoundError:
@@ -127,7 +129,7 @@ class TableFolder:
         self._write(self._columns, json.loads(Schema.from_arrow(schema).to_json()))
 
     def read_columns(self) -> pa.Schema | None:
-        """The columns of the latest plan; None if there was none."""
+        """Return the columns of the latest plan; None if there was none."""
         from deltalake import Schema
 
         try:
@@ -137,7 +139,7 @@ class TableFolder:
         return pa.schema(Schema.from_json(text).to_arrow())
 
     def file_schema(self, file: TableFile) -> pa.Schema:
-        """The schema of a staged file, by its footer."""
+        """Return the schema of a staged file, by its footer."""
         with stored_file(f"{self.path}/{file.path}") as stored:
             return stored.schema_arrow
 

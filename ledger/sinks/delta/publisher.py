@@ -108,7 +108,7 @@ class DeltaPublisher(Publisher):
         return SinkPlan(tuple(problems), rules)
 
     def staging(self, batch_id: int, version: int) -> str:
-        """The folder in which a run stages its files."""
+        """Return the folder in which a run stages its files."""
         return self._folder.staging(batch_id, version)
 
     def publish(self, delivery: Delivery) -> None:
@@ -134,7 +134,9 @@ class DeltaPublisher(Publisher):
             ) from exc
 
     def _try_to_publish(self, delivery: Delivery, staged: Callable[[], _Staged]) -> bool:
-        """Look at the table, and commit onto what was found; False if others were faster."""
+        """Look at the table, and commit onto the version that is there. Return False if another
+        commit was faster.
+        """
         table = self._open()
         if table is None:
             self._create(staged())
@@ -167,7 +169,7 @@ class DeltaPublisher(Publisher):
         return _Staged(files, user_schema(self._folder.file_schema(files[0])) if files else None)
 
     def _open(self) -> "DeltaTable | None":
-        """The table at its newest version, or None."""
+        """Return the table at its newest version, or None."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 

@@ -180,7 +180,7 @@ def table_problems(
 
 
 def table_columns(table: "DeltaTable") -> pa.Schema:
-    """The columns of a table."""
+    """Return the columns of a table."""
     return pa.schema(table.schema().to_arrow())
 
 

@@ -48,7 +48,7 @@ class ParquetPublisher(Publisher):
         )
 
     def staging(self, batch_id: int, version: int) -> str:
-        """Beside the folders that are published."""
+        """Return the folder in which a run stages its files, beside published folders."""
         return f"{self._place(batch_id)}/run={version}"
 
     def publish(self, delivery: Delivery) -> None:
@@ -145,7 +145,8 @@ class ParquetPublisher(Publisher):
 
 
 def _run_of(name: str) -> int:
-    """The version that staged a folder of this name, or withheld rows into it; 0: it is no
-    run's."""
+    """Return the version that staged a folder of this name, or withheld rows into it; 0: no run
+    did.
+    """
     of_run = re.match(r"(?:run=|kept-)(\d+)", name)
     return int(of_run[1]) if of_run else 0

@@ -32,8 +32,7 @@ _CONTROLS = [chr(code) for code in range(32)]
 
 
 def to_csv(batch: pa.RecordBatch, table: TargetTable) -> bytes:
-    """Rows in COPY's CSV form; lists as JSON where the table has that, others as arrays.
-
+    """Return rows in COPY's CSV form. Lists are JSON if the table's column is, others arrays.
     Raises StageError for values that PostgreSQL has no room for.
     """
     arrays = []
@@ -59,7 +58,7 @@ def to_csv(batch: pa.RecordBatch, table: TargetTable) -> bytes:
 
 
 def jsonb_texts(schema: pa.Schema, table: TargetTable) -> list[str]:
-    """The columns whose text is stored as ``jsonb``."""
+    """Return the columns whose text is stored as ``jsonb``."""
     columns = table.columns
     return [
         field.name
@@ -134,7 +133,7 @@ _JSON = json.JSONDecoder(object_pairs_hook=_require_different, parse_int=str, pa
 
 
 def _copied(array: pa.Array) -> pa.Array:
-    """The array in a form that writes as CSV what PostgreSQL reads."""
+    """Return the array in a form that CSV writes as PostgreSQL reads it."""
     array = _decoded(array)
     kind = array.type
     if is_list(kind):
@@ -151,7 +150,7 @@ def _copied(array: pa.Array) -> pa.Array:
 
 
 def _dated(array: pa.Array) -> pa.Array:
-    """Dates or timestamps in a form that writes as CSV what PostgreSQL reads."""
+    """Return dates or timestamps in a form that CSV writes as PostgreSQL reads them."""
     is_date = t.is_date(array.type)
     stored = pa.int32() if is_date else pa.int64()
     numbers = array.cast(stored).cast(pa.int64())
@@ -172,12 +171,12 @@ def _dated(array: pa.Array) -> pa.Array:
 
 
 def _text(array: pa.Array) -> pa.Array:
-    """Scalars as PostgreSQL reads them."""
+    """Return scalars as PostgreSQL reads them."""
     return _copied(array).cast(pa.string())
 
 
 def _json(array: pa.Array) -> pa.Array:
-    """Values as JSON; null where they are null."""
+    """Return values as JSON; null where they are null."""
     array = _decoded(array)
     kind = array.type
     if t.is_map(kind):
@@ -220,7 +219,9 @@ def _json_text(array: pa.Array) -> pa.Array:
 
 
 def _bracketed(left: str, array: pa.Array, values: pa.Array, right: str) -> pa.Array:
-    """One text for each list of ``array``, made of the texts of all their values."""
+    """Return one text for each list of ``array``, made of ``values``, the texts of all their
+    values.
+    """
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(lengths, dtype=np.int32)
     offsets = pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
@@ -229,7 +230,7 @@ def _bracketed(left: str, array: pa.Array, values: pa.Array, right: str) -> pa.A
 
 
 def _hex(array: pa.Array) -> pa.Array:
-    """Bytes as bytea's text: \\x and two digits each."""
+    r"""Return bytes as bytea's text: \x and two digits each."""
     array = array.cast(pa.binary())
     lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
     values = array.drop_null()
@@ -242,7 +243,7 @@ def _hex(array: pa.Array) -> pa.Array:
 
 
 def _joined(*parts: Any) -> pa.Array:
-    """The parts of each row one after the other; null if one is null."""
+    """Concatenate the parts of each row; null if one of them is null."""
     return pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
 
 
@@ -255,7 +256,7 @@ def _where_valid(array: pa.Array, text: pa.Array) -> pa.Array:
 
 
 def _decoded(array: pa.Array) -> pa.Array:
-    """The array without a dictionary, and text in the layout that all functions know."""
+    """Return the array without a dictionary, and text in the layout that all functions take."""
     if t.is_dictionary(array.type):
         array = array.dictionary_decode()
     if t.is_string_view(array.type) or t.is_large_string(array.type):

@@ -20,8 +20,8 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 def new_columns(
     place: TablePlace, schema: pa.Schema, key: Sequence[str]
 ) -> dict[str, TypeEngine[Any]]:
-    """The columns of a table that is yet to be made, by name. Raises StageError, naming each column
-    that PostgreSQL cannot have.
+    """Return the columns of a table that is yet to be made, by name. Raises StageError with each
+    column that PostgreSQL cannot have.
     """
     require_fit(place, None, schema, key)
     columns = {field.name: column_type(field.type) for field in schema}

@@ -60,7 +60,7 @@ class PostgresPublisher(Publisher):
         self._staging_root = staging_root.rstrip("/")
 
     def staging(self, batch_id: int, version: int) -> str:
-        """The folder in which a run stages its files."""
+        """Return the folder in which a run stages its files."""
         return f"{self._staging_root}/batch={batch_id}/run={version}"
 
     def plan(self, schema: pa.Schema | None, delivery: Delivery | None) -> SinkPlan:

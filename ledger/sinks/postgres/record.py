@@ -31,7 +31,7 @@ class Commit:
 
 
 def open_record(connection: Connection, place: TablePlace) -> sa.Table:
-    """The record beside the table of ``place``, made if it is missing."""
+    """Return the record beside the table of ``place``. It is made if it is missing."""
     record = _record(place.schema)
     if not _exists(connection, record):
         lock(connection, f"record {place.schema}")  # two that make it at once collide
@@ -41,16 +41,16 @@ def open_record(connection: Connection, place: TablePlace) -> sa.Table:
 
 
 def find_record(connection: Connection, place: TablePlace) -> sa.Table | None:
-    """The record beside the table of ``place``; None if nothing was ever published there."""
+    """Return the record beside the table of ``place``; None if nothing was ever published there."""
     record = _record(place.schema)
     return record if _exists(connection, record) else None
 
 
 def of_this_ledger(connection: Connection, record: sa.Table, delivery: Delivery) -> Delivery:
-    """The delivery, without batches to replace whose numbers another ledger has there.
+    """Return the delivery, without batches to replace whose numbers another ledger has there.
 
-    Raises IntegrityError unless all batches that the sink has of another ledger are before it: a
-    row has its batch as a number.
+    Raises IntegrityError unless all batches that the sink has of another ledger are older: a row
+    has its batch only as a number.
     """
     of = record.c
     others = (of.sink == delivery.sink, of.pipeline_since != delivery.pipeline_since)
@@ -72,7 +72,7 @@ def of_this_ledger(connection: Connection, record: sa.Table, delivery: Delivery)
 
 
 def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) -> Commit | None:
-    """The record's entry of the delivery's batch."""
+    """Return the record's entry of the delivery's batch."""
     of = record.c
     statement = sa.select(
         of.version, of.interval_start, of.original_id, of.rows, of.replaced_by
@@ -84,7 +84,9 @@ def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) ->
 def other_sink(
     connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
 ) -> str | None:
-    """Another sink whose rows of this batch the table holds; the column does not separate them."""
+    """Return another sink whose rows of this batch the table holds: the column of the batch does
+    not separate them.
+    """
     of = record.c
     statement = sa.select(of.sink).where(
         of.table_name == place.name,
@@ -96,13 +98,13 @@ def other_sink(
 
 
 def newest_family(connection: Connection, record: sa.Table, delivery: Delivery) -> int | None:
-    """The newest family that the sink ever published over the delivery's interval."""
+    """Return the newest family that the sink ever published over the delivery's interval."""
     statement = sa.select(sa.func.max(record.c.original_id)).where(_same_interval(record, delivery))
     return connection.execute(statement).scalar()
 
 
 def older_families(connection: Connection, record: sa.Table, delivery: Delivery) -> list[int]:
-    """Batches of other families that the sink has published over the delivery's interval."""
+    """Return batches of other families that the sink has published over the delivery's interval."""
     statement = sa.select(record.c.batch_id).where(
         _same_interval(record, delivery),
         record.c.original_id < delivery.original_id,
@@ -124,8 +126,8 @@ def published_of(
 def newer_batches(
     connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
 ) -> list[int]:
-    """Batches in the table, of any sink, whose rows are newer than the delivery's; those of its own
-    sink whatever the table was called.
+    """Return the batches in the table, of any sink, whose rows are newer than the delivery's. Those
+    of its own sink count whatever the table was called.
     """
     of = record.c
     age = sa.tuple_(of.interval_start, of.original_id, of.batch_id)

@@ -74,13 +74,14 @@ class TargetTable:
 
 
 def execute_literally(connection: Connection, statement: str) -> sa.CursorResult[Any]:
-    """Execute a statement made of names or of the catalog's text: a percent sign or a colon in it
-    is no parameter."""
+    """Execute a statement made of names or of the catalog's text, in which a percent sign or a
+    colon is no parameter.
+    """
     return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
 def type_name(kind: sa.types.TypeEngine[Any]) -> str:
-    """A type as one declares it."""
+    """Return a type as a declaration writes it."""
     return str(kind.compile(PLAIN)).lower()
 
 
@@ -133,7 +134,7 @@ def take_turn(connection: Connection, sink: str, place: TablePlace) -> None:
 
 
 def find_table(connection: Connection, place: TablePlace) -> TargetTable:
-    """The table of ``place`` as it is now."""
+    """Return the table of ``place`` as it is now."""
     keys = {"oid": place.oid}
     kind = connection.execute(text("SELECT relkind::text FROM pg_class WHERE oid = :oid"), keys)
     columns = text("""
@@ -215,7 +216,7 @@ def create_table(
 def add_columns(
     table: sa.Table, columns: Mapping[str, sa.types.TypeEngine[Any]], key: Sequence[str]
 ) -> sa.Column[int]:
-    """Give a table the columns of a sink's; the ledger's own is returned."""
+    """Add the columns of a sink's table to a table. Return the ledger's own column."""
     for name, kind in columns.items():
         table.append_column(sa.Column(name, kind, primary_key=name in key, autoincrement=False))
     about = f"Which batch of ackledger published the row: batch_id in {RECORD}."
@@ -234,7 +235,7 @@ def stage(connection: Connection, place: TablePlace, columns: Iterable[str]) -> 
 
 
 def copy(connection: Connection, rows: bytes) -> int:
-    """Add rows, as CSV with the staged columns in order; how many the database counted."""
+    """Add rows, as CSV with the staged columns in order. Return how many the database counted."""
     with raw_cursor(connection) as cursor:
         statement = f"COPY pg_temp.{STAGE} FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
         cursor.copy_expert(statement, BytesIO(rows), CHUNK_BYTES)
@@ -242,7 +243,9 @@ def copy(connection: Connection, rows: bytes) -> int:
 
 
 def odd_key(connection: Connection, key: Sequence[str]) -> tuple[tuple[Any, ...], int] | None:
-    """A key of the staged rows that several have, or that is null in part, and how many have it."""
+    """Return a key that several staged rows have, or that is null in part, with the number of its
+    rows; None: there is none.
+    """
     columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in key]
     count = sa.func.count()
     odd = sa.or_(count > 1, *(column.is_(None) for column in columns))
@@ -310,7 +313,7 @@ def count_newer(
 def insert_stage(
     connection: Connection, place: TablePlace, columns: Sequence[str], batch_id: int
 ) -> int:
-    """Add the staged rows to the table; how many it took."""
+    """Add the staged rows to the table. Return how many it took."""
     staged, target = _staged(columns), _target(place, columns)
     rows = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
     statement = sa.insert(target).from_select([*columns, BATCH], rows, include_defaults=False)
@@ -325,8 +328,8 @@ def merge_stage(
     batch_id: int,
     newer: Sequence[int],
 ) -> int:
-    """Add the staged rows, or put them in the place of those with an equal key, but for rows
-    that one of the ``newer`` batches published; how many it took.
+    """Add the staged rows, or put them in the place of those with an equal key, except where one of
+    the ``newer`` batches published the row that is there. Return how many the table took.
     """
     staged, target = _staged(columns), _target(place, columns)
     rows = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))

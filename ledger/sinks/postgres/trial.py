@@ -90,7 +90,7 @@ def _finished(connection: Connection, batch_id: int) -> TablePlace:
 
 
 def constraint_names(connection: Connection, place: TablePlace) -> frozenset[str]:
-    """The constraints of the table, and those of domains."""
+    """Return the constraints of the table, and those of domains."""
     return frozenset(connection.execute(_CONSTRAINTS, {"oid": place.oid}).scalars())
 
 
@@ -114,8 +114,9 @@ def try_copy(connection: Connection, rows: bytes, columns: Iterable[str]) -> DBA
 
 
 def without_values(exc: DBAPIError, names: Collection[str]) -> str:
-    """The class of a server's error, and which of these columns and constraints it is about. Its
-    other words may quote a row, and so may what it reports as a name."""
+    """Return the class of a server's error, and which of these columns and constraints it is about.
+    Its other words may quote a row, even those that it reports as a name.
+    """
     about = getattr(exc.orig, "diag", None)
     match = _COLUMN.search(getattr(about, "context", None) or "")
     reported: dict[str, str] = {
@@ -127,8 +128,9 @@ def without_values(exc: DBAPIError, names: Collection[str]) -> str:
 
 
 def server_message(exc: DBAPIError, place: TablePlace) -> str:
-    """The server's message, as the sink's own table would give it, and the column if it lacks
-    that. All its lines: a value that it quotes may have some."""
+    """Return the server's message, as the sink's own table would give it, with the column if it
+    lacks that. All its lines are kept: a value that it quotes may have several.
+    """
     about = getattr(exc.orig, "diag", None)
     message = getattr(about, "message_primary", None) or first_line(exc)
     message = message.replace(f'"{TRIAL}"', f'"{place.name}"')
@@ -139,7 +141,7 @@ def server_message(exc: DBAPIError, place: TablePlace) -> str:
 
 
 def analyze(connection: Connection) -> None:
-    """Give the planner the number of rows: it would loop over them."""
+    """Update the planner's statistics: without the number of rows it would choose nested loops."""
     execute_literally(connection, f"ANALYZE {_TRIAL}")
 
 

@@ -56,7 +56,9 @@ _JSON = ("json", "jsonb")
 
 
 def column_type(kind: pa.DataType) -> TypeEngine[Any] | None:
-    """The type of a new column for values of ``kind``; None if PostgreSQL has no counterpart."""
+    """Return the type of a new column for values of ``kind``; None if PostgreSQL has no
+    counterpart.
+    """
     if is_list(kind) and not nested(kind.value_type):
         element = column_type(kind.value_type)
         return None if element is None else pg.ARRAY(element)

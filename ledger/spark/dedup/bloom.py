@@ -25,7 +25,7 @@ class Filter:
 
 
 def build(identities: DataFrame, column: str, bloom: Bloom) -> Filter:
-    """A filter of all values of ``column``.
+    """Return a filter of all values of ``column``.
 
     Raises ConfigurationError when there are more values than the filter's capacity.
     """
@@ -46,7 +46,7 @@ def build(identities: DataFrame, column: str, bloom: Bloom) -> Filter:
 
 
 def unite(filters: Sequence[Filter], bloom: Bloom, whose: str) -> Filter:
-    """One filter of all entries.
+    """Return one filter of all entries.
 
     The library's own count does not survive a union, so the sum is kept, and checked, beside it.
     """
@@ -78,7 +78,7 @@ _cache: dict[bytes, BloomFilter] = {}
 
 
 def _loaded(data: bytes) -> BloomFilter:
-    """The filter, parsed once per worker process."""
+    """Return the filter, parsed once per worker process."""
     if data not in _cache:
         _cache.clear()
         _cache[data] = _load(data)

@@ -220,5 +220,7 @@ class Deduplicator:
 
 
 def _canonical(*columns: str) -> Column:
-    """A row as text in which no two different rows are equal: JSON with every null written out."""
+    """Return a row as text in which no two different rows are equal: JSON with every null written
+    out.
+    """
     return F.to_json(F.struct(*columns), _EXACT)

@@ -16,7 +16,7 @@ from ledger.spark.job import Witness, observed
 
 
 def expected_type(pipeline: Pipeline, step: StageStep) -> str:
-    """The type of ``_anchor`` in a stage, as Spark writes it."""
+    """Return the type of ``_anchor`` in a stage, as Spark writes it."""
     fields = ["root:bigint", "parent:bigint"]
     fields += ["input:string"] if len(step.inputs) > 1 else []
     anchor = f"struct<{','.join(fields)}>"
@@ -24,7 +24,7 @@ def expected_type(pipeline: Pipeline, step: StageStep) -> str:
 
 
 def stored_anchor(pipeline: Pipeline, step: StageStep) -> list[Column]:
-    """``_anchor`` as columns that store well: of one record flat, of several a sorted list."""
+    """Return ``_anchor`` as columns that store well: flat for one record, else a sorted list."""
     if pipeline.graph.merges(step.name):
         return [F.sort_array(ANCHOR).alias(ANCHORS)]
     names = ["root", "parent", *(["input"] if len(step.inputs) > 1 else [])]
@@ -53,7 +53,7 @@ class Rooting:
         self.wrote = Witness()
 
     def watch(self, frame: DataFrame) -> DataFrame:
-        """The same frame, observed when it is next executed."""
+        """Return the same frame, observed when it is next executed."""
         return self.wrote.watch(frame)
 
     def check(self) -> None:
@@ -99,7 +99,7 @@ class OneRoot(Rooting):
         return self.wrote.rows - self.wrote.failed - self.wrote.dropped
 
     def _count(self, frame: DataFrame) -> Column:
-        """Rows that have a root."""
+        """Count rows that have a root."""
         return F.count(ROOT)
 
 
@@ -115,7 +115,7 @@ class OptionalRoot(OneRoot):
         return self.wrote.counted[_ROOTED]
 
     def _count(self, frame: DataFrame) -> Column:
-        """Rows that go on and have a root."""
+        """Count rows that go on and have a root."""
         return F.count_if(F.col(ROOT).isNotNull() & _goes_on(frame))
 
 
@@ -130,7 +130,7 @@ class Roots(Rooting):
         self._observation = Observation(str(uuid4()))
 
     def watch(self, frame: DataFrame) -> DataFrame:
-        """The same frame, with its column ``ANCHORS`` observed when it is next executed."""
+        """Return the same frame, with its column ``ANCHORS`` observed when it is next executed."""
         roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
         # A bare row comes from no record, or in part from an unknown one.
         anchors = F.col(ANCHORS)

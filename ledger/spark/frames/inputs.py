@@ -38,7 +38,7 @@ def input_rows(job: Job, run: OpenedRun) -> DataFrame:
 
 
 def input_frames(job: Job, run: OpenedRun) -> Mapping[str, DataFrame]:
-    """The rows of each of the run's inputs, as ``input_rows``; of several with ``INPUT``."""
+    """Return the rows of each of the run's inputs, as ``input_rows``; of several with ``INPUT``."""
     return named_inputs(
         {
             name: job.on_read(run.step, delivered_rows(job, read))
@@ -48,7 +48,7 @@ def input_frames(job: Job, run: OpenedRun) -> Mapping[str, DataFrame]:
 
 
 def named_inputs(frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-    """Rows of a stage's inputs, by name; of several with ``INPUT``."""
+    """Return rows of a stage's inputs, by name; of several with ``INPUT``."""
     if len(frames) == 1:
         return frames
     return {name: frame.withColumn(INPUT, F.lit(name)) for name, frame in frames.items()}
@@ -107,19 +107,19 @@ def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
 
 
 def root_rows(rows: DataFrame) -> DataFrame:
-    """Tracked input rows as ``ROOT`` and ``PARENT``: one for each root of a row."""
+    """Return tracked input rows as ``ROOT`` and ``PARENT``: one for each root of a row."""
     root = F.explode(ROOTS).alias(ROOT) if ROOTS in rows.columns else F.col(ROOT)
     anchors = rows.select(root, F.col(POSITION).alias(PARENT))
     return anchors.where(F.col(ROOT).isNotNull())
 
 
 def user_columns(frame: DataFrame) -> list[str]:
-    """The columns that are not the ledger's own, quoted for ``select``."""
+    """Return the columns that are not the ledger's own, quoted for ``select``."""
     return [f"`{name}`" for name in frame.columns if not is_own(name)]
 
 
 def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFrame:
-    """The stored rows of a committed run, with the number of each, from ``first`` on, as
+    """Return the stored rows of a committed run, with the number of each, from ``first`` on, as
     ``position``. Raises LostFileError unless all its files are there.
     """
     return positioned(job.spark, job.manifest(run_id), position, first)

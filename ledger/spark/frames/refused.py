@@ -40,7 +40,7 @@ class Refused:
     roots: DataFrame
 
     def fails(self) -> Fails:
-        """The records as the ledger takes them."""
+        """Return the records as the ledger takes them."""
         table = self.roots.toArrow()
         shared = table[SHARED].combine_chunks() if SHARED in table.column_names else None
         return refused(table[ROOT].to_numpy(), table[FAILED].combine_chunks(), shared)

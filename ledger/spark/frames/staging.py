@@ -14,7 +14,7 @@ from ledger.errors import StageError, quote, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER, require_file_columns
 from ledger.sinks.options import Bloom
-from ledger.spark.frames.placing import placeable
+from ledger.spark.frames.misplaced import placeable
 from ledger.spark.job import Witness, write_files
 from ledger.spark.session import session_conf
 from ledger.storage.folders import make_private, require_writable
@@ -109,5 +109,5 @@ def require_unique_keys(step: SinkStep, rows: DataFrame) -> None:
 
 
 def tracking_columns(rows: DataFrame) -> list[str]:
-    """The columns that identify the records of a row, of a sink's input."""
+    """Return the columns of a sink's input that identify the records of a row."""
     return [name for name in (ROOT, ROOTS) if name in rows.columns]

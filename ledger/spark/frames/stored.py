@@ -22,7 +22,7 @@ MOST_FILES_COMPARED = 64
 
 
 def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
-    """A frame of values that the driver has; of no rows, too, which have no types by themselves."""
+    """Return a frame of values that the driver has. Even without rows it has their types."""
     table = pa.table(dict(columns))
     return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
@@ -33,8 +33,9 @@ def local_numbers(spark: SparkSession, name: str, values: Sequence[int]) -> Data
 
 
 def read_files(spark: SparkSession, manifest: Manifest) -> DataFrame:
-    """The rows of the manifest's files, with the schema that Spark wrote them with, from a footer:
-    no Spark job. Needs at least one file, as every stored output has."""
+    """Return the rows of the manifest's files, with the schema that Spark wrote them with, from a
+    footer: no Spark job. Needs at least one file, as every stored output has.
+    """
     with stored_file(manifest.paths[0]) as stored:
         schema = StructType.fromJson(spark_schema(stored))
     return spark.read.schema(schema).parquet(*literal(manifest.paths))
@@ -48,9 +49,11 @@ def positioned(spark: SparkSession, manifest: Manifest, name: str, offset: int =
 def with_position(
     frame: DataFrame, manifest: Manifest, name: str, offset: int = 0, *, folder: str | None = None
 ) -> DataFrame:
-    """``frame``, read from the manifest's files, with each row's position + ``offset`` as
-    ``name``. ``folder``: the run's, if the files lie in folders below it: those that one task has
-    written there share a name.
+    """Return ``frame``, read from the manifest's files, with each row's position + ``offset`` as
+    ``name``.
+
+    ``folder``: the run's, if the files are in folders below it: files that one task has written
+    there share a name.
     """
     about = frame.metadataColumn("_metadata")  # a column of the user may be called so
     file, row, name_of = about["file_name"], about["row_index"], os.path.basename

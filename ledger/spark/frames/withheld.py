@@ -21,7 +21,7 @@ class Withheld:
         self._roots = local_numbers(job.spark, ROOT, roots) if roots else None
 
     def keep(self, rows: DataFrame) -> DataFrame:
-        """The rows that are published, of a sink's input."""
+        """Return the rows of a sink's input that are published."""
         if self._roots is None:
             return rows
         hits, column = self._roots, ROOT

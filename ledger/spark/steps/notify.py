@@ -50,7 +50,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
 
 
 def _commit_ranges(job: Job, step: SourceStep) -> None:
-    """Notify a source of each range that is committed as a whole, in order; it never fails."""
+    """Notify a source of each range that is committed as a whole, in order. It never fails."""
     ends = job.database.transact(lambda c: claims.uncommitted(c, job.pipeline.name, step.name))
     call_in_order(
         job.database,
@@ -82,8 +82,9 @@ def _notify(job: Job, step: SourceStep, emit: Emit) -> None:
 
 
 def _messages(job: Job, emit: Emit) -> DataFrame:
-    """Every message of an emit: ``message_id``, ``record`` with the source's columns, so that these
-    may have any name, ``raw``, and its root."""
+    """Return every message of an emit: ``message_id``; ``record``, a struct, because the source's
+    columns may have any name; ``raw``; and the root.
+    """
     manifest = job.manifest(emit.emit_run_id)
     stored = positioned(job.spark, manifest, ROOT, emit.first_root)
     if emit.roots < manifest.rows:  # the others are untracked

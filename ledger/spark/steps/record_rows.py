@@ -42,21 +42,21 @@ class RowLayout:
     marks: Sequence[RowMark] = ()
 
     def of_records(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Columns with a value a record, repeated for each of its rows and marks."""
+        """Return columns with a value for each record, repeated for each of its rows and marks."""
         if self.records is None:
             return list(columns)
         numbers = pa.array(self.records)
         return [column.take(numbers) for column in columns]
 
     def of_rows(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Columns with a value a row, null where there is a mark."""
+        """Return columns with a value for each row; null where there is a mark."""
         if self.rows is None:
             return list(columns)
         numbers = pa.array(self.rows, mask=self.rows == _NO_ROW)
         return [column.take(numbers) for column in columns]
 
     def reasons(self, failed: bool) -> pa.Array:
-        """Why there is no row: of the records that failed, or of the drops; null elsewhere."""
+        """Return the reasons of the records that failed, or else of the drops; null elsewhere."""
         if self.rows is None or all(mark.failed is not failed for mark in self.marks):
             return pa.nulls(self.length, pa.string())
         texts = {reason: as_reason(reason) for reason in {mark.reason for mark in self.marks}}
@@ -84,7 +84,7 @@ class RecordOutput:
         self._width = width
 
     def columns(self, count: int) -> list[list[Any]]:
-        """The values of each of the first ``count`` columns."""
+        """Return the values of each of the first ``count`` columns."""
         return [self.values[place :: self._width] for place in range(count)]
 
     def drop(self, reason: str) -> None:

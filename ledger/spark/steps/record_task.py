@@ -52,7 +52,7 @@ class Taking:
         self.row: Callable[[Record], Row] = self._copies if self._mutable else self._values
 
     def row_of(self, item: object) -> Row:
-        """The row of anything. Raises TypeError unless it is a dict of known columns."""
+        """Return the row of a yielded item. Raises TypeError if it is no dict of known columns."""
         if not isinstance(item, dict):
             raise TypeError(f"yielded {type(item).__name__}, expected a dict or dropped(reason)")
         if not self._name_set.issuperset(item):
@@ -144,8 +144,9 @@ def _run(
 
 
 def _records(batch: pa.RecordBatch, count: int) -> Iterator[Record]:
-    """The records of a batch, made column by column, which costs half of a dict of a zip a row; a
-    few at a time, which fit into a processor's cache."""
+    """Return the records of a batch. They are made column by column, which costs half of a dict of
+    a zip for each row, and a few at a time, which fit into a processor's cache.
+    """
     names = batch.schema.names
     if not names:
         return ({} for _ in range(count))

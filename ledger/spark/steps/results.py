@@ -11,7 +11,7 @@ from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun
 from ledger.pipeline.steps import SinkStep, Step
 from ledger.spark.frames.inputs import user_columns
-from ledger.spark.frames.placing import counting_misplaced, misplaced_rows
+from ledger.spark.frames.misplaced import counting_misplaced, misplaced_rows
 from ledger.spark.frames.refused import find_refused, plan_of
 from ledger.spark.frames.staging import require_unique_keys, stage_rows
 from ledger.spark.job import STORED, Job, Witness, require_equal, write_files
@@ -49,9 +49,10 @@ def stage_result(
     rows: DataFrame,
     of: Literal["family", "pipeline"],
 ) -> Manifest:
-    """Stage the rows as a sink is to publish them, all of them. Raises StageError if its place does
-    not take their columns, or one of the rows, or if two have a key of it. ``of``: whose
-    earlier result they replace.
+    """Stage all rows of a result for a sink.
+
+    Raises StageError if the sink's place does not take their columns, or one of the rows, or if two
+    rows have one key of the sink. ``of``: whose earlier result they replace.
     """
     publisher = job.publisher(step)
     plan_of(step, publisher, rows)

@@ -12,7 +12,7 @@ from ledger.core.column_names import POSITION
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.inputs import input_rows, user_columns
-from ledger.spark.frames.placing import misplaced_rows
+from ledger.spark.frames.misplaced import misplaced_rows
 from ledger.spark.frames.refused import find_refused, plan_of
 from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.job import Job, require_equal
@@ -22,7 +22,7 @@ from ledger.store.queries import publications
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
-    """Run one sink of one batch and commit it; return what was recorded.
+    """Run one sink of one batch and commit it. Return what was recorded.
 
     Its rows are staged. The settlement decides that they are published, or with ``at_least_once``
     this commit does.

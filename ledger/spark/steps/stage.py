@@ -33,7 +33,7 @@ _MARKS = [T.StructField(FAILED, T.StringType()), T.StructField(DROPPED, T.String
 
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
-    """Run one stage of one batch and commit it; return what was recorded."""
+    """Run one stage of one batch and commit it. Return what was recorded."""
     frames = input_frames(job, run)
     arguments = side_inputs(job, run.batch, step)
     output = stage_output(job.pipeline, step, frames, arguments)

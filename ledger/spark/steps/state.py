@@ -19,7 +19,7 @@ from ledger.storage.manifest import Manifest
 
 
 def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
-    """Make the state of one batch, stage it for its sinks and commit all of it; what it
+    """Compute the state of one batch, stage it for its sinks, and commit all of it. Return what was
     recorded.
     """
     read = not_acked(job, opened.run.batch.batch_id)
@@ -75,13 +75,13 @@ def _run_hooks(
 
 
 def _stored(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
-    """The rows of a state as the run's own files."""
+    """Write the rows of a state as the run's own files."""
     reached("before state's rows", run.step)
     return store_result(job, run, rows)
 
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
-    """The rows of a state as a sink is to publish them."""
+    """Stage the rows of a state for a sink."""
     sink, rows = job.pipeline.sink_named(run.step), read_files(job.spark, state)
     staged = stage_result(job, run, sink, rows, "pipeline")
     record = Record(input_rows=state.rows, output_rows=staged.rows)

@@ -18,7 +18,7 @@ _ESCAPED = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""  # Spark writes three bytes f
 
 
 def _fault(name: str) -> Column:
-    """Why the text of a row makes no folder; null where it makes one."""
+    """Return why the text of a row makes no folder; null where it makes one."""
     text = F.col(f"`{name}`").cast("string")
     bytes_, escaped = F.octet_length(text), F.regexp_count(text, F.lit(_ESCAPED))
     room = _MOST_BYTES - len(re.sub(_ESCAPED, "%00", name).encode()) - len("=")
@@ -53,8 +53,9 @@ def _reason(rows: DataFrame, step: SinkStep) -> Column:
 
 
 def placeable(rows: DataFrame, step: SinkStep) -> DataFrame:
-    """The rows with null in place of a text of which no folder can be made: a writer would fail
-    with all of them."""
+    """Return the rows with null in place of a text of which no folder can be made: for one such
+    text a writer would fail with all rows.
+    """
     texts = {name: F.when(_fault(name).isNull(), F.col(f"`{name}`")) for name in _texts(rows, step)}
     return rows.withColumns(texts) if texts else rows
 
@@ -76,7 +77,7 @@ def misplaced_rows(wrote: Witness, rows: DataFrame, step: SinkStep) -> DataFrame
 
 
 def _texts(rows: DataFrame, step: SinkStep) -> list[str]:
-    """The columns of ``partition_by`` that hold texts."""
+    """Return the columns of ``partition_by`` that hold texts."""
     texts = (StringType, BinaryType)
     names = {field.name for field in rows.schema if isinstance(field.dataType, texts)}
     return [name for name in step.sink.partition_by if name in names]

@@ -40,7 +40,7 @@ class TaskCount:
         self._restarts = False
 
     def restart(self) -> None:
-        """A step begins: the stages of those before it do not count."""
+        """Begin a step: stages of earlier steps do not count."""
         self._restarts = True
 
     def now(self) -> Tasks:
@@ -49,7 +49,7 @@ class TaskCount:
         return Tasks(sum(stage.done for stage in stages), sum(stage.total for stage in stages))
 
     def note(self, running: Iterable[tuple[int, Tasks]]) -> None:
-        """Stages as they are now; those that are not among them any more are done."""
+        """Note stages as they are now. Stages that are no longer among them are done."""
         now = dict(running)
         ended = {
             number: Tasks(tasks.total, tasks.total)
@@ -84,7 +84,7 @@ class _Tracked(TaskCount):
 
 @contextmanager
 def counting(session: Any) -> Iterator[TaskCount]:
-    """The tasks of a session: of a Spark of this process, or of a Connect server."""
+    """Count the tasks of a session: of a Spark of this process, or of a Connect server."""
     if isinstance(session, SparkSession):
         yield _Tracked()
         return
@@ -108,8 +108,8 @@ def counting(session: Any) -> Iterator[TaskCount]:
 def watching(
     session: Any, report: Callable[[Tasks, float], None], every: float = MINUTE
 ) -> Iterator[Callable[[], None]]:
-    """Report the tasks done, and the seconds, repeatedly while the block runs. What the
-    block is given restarts both.
+    """Report the tasks done, and the seconds, repeatedly while the block runs. The block gets a
+    function that restarts both.
     """
     stopped, started = threading.Event(), time.monotonic()
     watch = counting(session)
