@@ -1,4 +1,4 @@
-"""Addresses of databases, in the forms that people have them in."""
+"""Addresses of databases, in the forms that users declare."""
 
 import os
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""The public protocol of sinks: what a kind declares, what it is handed, and what it does with it.
+"""The public protocol of sinks: the declaration, the delivery of a batch, and its publication.
 
-``Sink`` is the declaration that a pipeline names, ``Publisher`` what writes to it. There is a
+``Sink`` is the declaration that a pipeline names. A ``Publisher`` writes to its place. There is a
 worked example in docs/extending.md.
 """
 

@@ -1,4 +1,4 @@
-"""The kinds of sinks that come with the package, and what any other needs to be one."""
+"""The kinds of sinks that come with the package, and a check of any object declared as a sink."""
 
 from typing import cast
 

@@ -103,10 +103,16 @@ def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[st
         if len(names) > 1:
             shown = [entry for entry in shown if not _is_skipped(entry.name, names[:1])]
     for entry in shown:
-        followed = links + bool(entry.info.get("islink"))
-        target = _followed(entry)
+        is_link = bool(entry.info.get("islink"))
+        try:
+            target = stores.info(entry.path) if is_link else entry
+        except OSError as exc:
+            if exc.errno != errno.ELOOP:  # of a link that leads to itself
+                raise
+            target = None
         if target is None or target.is_folder != (len(names) > 1):
             continue
+        followed = links + is_link
         if target.is_folder:
             for file, count in _matched(target.path, names[1:], followed):
                 _require_asked(file, [entry.name], names[:1])
@@ -161,15 +167,3 @@ def _literal(name: str) -> str | None:
 def unescaped(text: str) -> str:
     """Return a pattern without the brackets that make a wildcard a character of a name."""
     return _ESCAPED.sub(r"\1", text)
-
-
-def _followed(entry: stores.Entry) -> stores.Entry | None:
-    """Return the target of a link; None: it leads nowhere, or to itself."""
-    if not entry.info.get("islink"):
-        return entry
-    try:
-        return stores.info(entry.path)
-    except OSError as exc:
-        if exc.errno == errno.ELOOP:
-            return None
-        raise

@@ -1,4 +1,4 @@
-"""The files of any store, by path or URL: the one way to them but for Spark's.
+"""The files of any store, by path or URL. All access except Spark's goes through this module.
 
 A path comes back as it was written: fsspec itself calls ``s3a://`` ``s3://``, which a Spark may not
 know, and forgets the host of ``webhdfs://``. A store that is no local folder may fail for a while:

@@ -1,4 +1,4 @@
-"""Python values into columns of declared types: one that does not fit fails its record alone."""
+"""Fit Python values into columns of declared types. A value that does not fit fails its record."""
 
 from collections.abc import Sequence
 

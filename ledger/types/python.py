@@ -1,4 +1,4 @@
-"""Python values of other classes, made values of a column's type, or refused."""
+"""Convert Python values of other classes to those of a column's type, or refuse them."""
 
 import json
 import re

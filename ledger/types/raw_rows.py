@@ -1,4 +1,4 @@
-"""Rows of Python values as JSON, from which they can be made again."""
+"""Rows of Python values as JSON, and back."""
 
 import base64
 import json

@@ -1,5 +1,5 @@
-"""Spark's types as Arrow's, and back, alike in each version of Spark: a timestamp is in UTC, or has
-no zone.
+"""Convert Spark's types to Arrow's and back, alike in each version of Spark: a timestamp is in UTC,
+or has no zone.
 """
 
 from inspect import signature

@@ -1,6 +1,4 @@
-"""The folder of a Delta table: where runs stage, and what is kept beside, in ``_ackledger``,
-about them.
-"""
+"""The folder of a Delta table: staged files, and the lists about them in ``_ackledger``."""
 
 import json
 import stat

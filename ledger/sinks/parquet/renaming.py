@@ -1,5 +1,5 @@
-"""Whether a store renames a folder in one step, which is how a folder of Parquet files is
-published: see docs/decisions/040-stores.md.
+"""Check that a store renames a folder in one step, which publishes a folder of Parquet files: see
+docs/decisions/040-stores.md.
 """
 
 from contextlib import suppress

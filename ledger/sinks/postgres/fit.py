@@ -1,4 +1,4 @@
-"""Whether a table of PostgreSQL takes the rows of a sink, and what would fix it."""
+"""Check that a table of PostgreSQL takes the rows of a sink, and say how to alter it if not."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
-"""Statements on a target's own record of what it holds: which version of which batch of which sink.
+"""Statements on a target's own record: which version of which batch each sink has published there.
 
-The record, ``ackledger_commit``, is in the schema of the table: who restores or drops the one
-has the other with it. Its entries commit together with their rows.
+The record, ``ackledger_commit``, is in the schema of the table, so that both are restored or
+dropped together. Its entries commit together with their rows.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The columns of PostgreSQL that hold each column of Arrow without a loss."""
+"""The types of PostgreSQL that hold each type of Arrow without a loss."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,1 +1,1 @@
-"""Frames as steps read and write them: inputs, anchors, staged rows, what is withheld."""
+"""Frames as steps read and write them: inputs, anchors, staged and withheld rows."""

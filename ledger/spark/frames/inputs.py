@@ -1,4 +1,4 @@
-"""Frames that are handed to stages and sinks: the committed output of a step, anchored."""
+"""Frames that stages and sinks get: the committed output of a step, anchored."""
 
 from collections.abc import Mapping
 

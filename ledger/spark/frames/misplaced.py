@@ -1,4 +1,4 @@
-"""Rows that cannot lie in a sink's folders: their texts make no folder, or that of null."""
+"""Rows that fit in no folder of a sink: their text makes no folder's name, or that of null."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Reading the files of a manifest with Spark: rows with the schema they were written with, and
+"""Read the files of a manifest with Spark: rows with the schema they were written with, and
 positions.
 """
 

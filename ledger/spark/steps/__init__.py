@@ -1,1 +1,1 @@
-"""One module a kind of step: how it runs on Spark."""
+"""Steps on Spark: one module for each kind."""

@@ -77,7 +77,7 @@ def stage_output(
     else:
         register_functions(inputs[0])
         with explained_anchors(pipeline, step, inputs[0]):
-            frame, marks = _parts(step, step.function(*inputs, **arguments))
+            frame, marks = _output_and_marks(step, step.function(*inputs, **arguments))
             if not tracked:
                 return _unanchored(step, frame, marks)
             check_output(pipeline, step, frame)
@@ -145,7 +145,7 @@ def _unanchored(step: StageStep, frame: object, marks: list[Mark]) -> DataFrame:
     return frame.select(*user_columns(frame))
 
 
-def _parts(step: StageStep, result: object) -> tuple[DataFrame, list[Mark]]:
+def _output_and_marks(step: StageStep, result: object) -> tuple[DataFrame, list[Mark]]:
     """Return the output of a stage, which is checked later, and the marks beside it."""
     if not isinstance(result, tuple):
         return result, []  # type: ignore[return-value]

@@ -32,6 +32,7 @@ def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
 
 
 def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame) -> Record:
+    """Call a function of the previous state and the batch, whose result is the new state."""
     assert step.function is not None
     state = None
     if opened.previous is not None:
@@ -49,6 +50,7 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
 def _run_hooks(
     job: Job, opened: StateRun, step: StateStep, hooks: StatefulStage, batch: DataFrame
 ) -> Record:
+    """Call the hooks of an object that keeps the state by itself."""
     committed = None if opened.previous is None else opened.previous.snapshot
     if opened.after_failure:
         hooks.roll_back(committed)
