@@ -168,9 +168,9 @@ class Deduplicator:
     def _delivered_by(self, earlier: EarlierDelivery) -> DataFrame:
         """Return the rows of its kept input that a sink delivered with an earlier batch.
 
-        Without rows of records that the sink may not have got once each, because it is not known
-        which of them it has. In a family that replaces another, rows that the sink had dropped as
-        delivered by the replaced one are left out too: the earlier delivery's filter lacks them.
+        Rows of records that the sink may not have got once each are left out, because it is not
+        known which of them it has. In a family that replaces another, rows that the sink had
+        dropped as delivered by the replaced one are left out too: its filter lacks them.
         """
         sink = self._step.name
         hidden = withheld(self._job, earlier.batch_id, sink)
