@@ -62,7 +62,7 @@ _ZEROS = bytes(1 << 20)
 
 
 @dataclass(frozen=True)
-class Uneven:
+class UnbalancedSpans:
     """Spans of a batch that a settlement has to read root by root, because they are not even or a
     root of them failed.
 
@@ -143,7 +143,7 @@ def _writing() -> Iterator[None]:
         ) from exc
 
 
-def uneven(connection: Connection, batch: Batch) -> Uneven | None:
+def unbalanced_spans(connection: Connection, batch: Batch) -> UnbalancedSpans | None:
     """Return the spans that a settlement of a batch has to read root by root; None: all spans are
     even, and no root of one failed.
     """
@@ -162,30 +162,30 @@ def uneven(connection: Connection, batch: Batch) -> Uneven | None:
         # Exactly once nothing of a failed record is published.
         unproved=set() if batch.exactly_once else unproved,
     )
-    return Uneven(batch.batch_id, tuple(runs), tuple(ranges), spans, finder)
+    return UnbalancedSpans(batch.batch_id, tuple(runs), tuple(ranges), spans, finder)
 
 
-def of_files(connection: Connection, batch: Batch) -> Uneven | None:
+def of_files(connection: Connection, batch: Batch) -> UnbalancedSpans | None:
     """Return the spans of a batch whose roots a settlement has to read from the files of its runs;
     None: it reads no files.
     """
     ranges = run_queries.emits(connection, batch.batch_id)
     if not batch.tracking or Spans(ranges).by_root:
         return None
-    asked = uneven(connection, batch)
-    return asked if asked is not None and asked.needs_files else None
+    unbalanced = unbalanced_spans(connection, batch)
+    return unbalanced if unbalanced is not None and unbalanced.needs_files else None
 
 
-def steps_to_rerun(asked: Uneven) -> set[str]:
+def steps_to_rerun(unbalanced: UnbalancedSpans) -> set[str]:
     """Return the steps whose runs have lost files that are needed, judged by the files' footers."""
-    return {run.step for run in asked.runs if not _has_files(asked, run)}
+    return {run.step for run in unbalanced.runs if not _has_files(unbalanced, run)}
 
 
-def _has_files(asked: Uneven, run: CommittedRun) -> bool:
+def _has_files(unbalanced: UnbalancedSpans, run: CommittedRun) -> bool:
     if run.root_files is not None and not reachable(run.root_files):
         return False
     try:
-        files, advice = _files(asked, run), _advice(asked, run)
+        files, advice = _files(unbalanced, run), _advice(unbalanced, run)
         with _reading(run.root_files or "", advice):
             for file in files:
                 with stored_file(file.path, advice):
@@ -195,20 +195,20 @@ def _has_files(asked: Uneven, run: CommittedRun) -> bool:
     return True
 
 
-def refine(transact: Transact, asked: Uneven) -> Refinement:
+def refine(transact: Transact, unbalanced: UnbalancedSpans) -> Refinement:
     """Find the changes to the roots of these spans, in the ledger and in the files of the runs.
 
     Raises UnseenFilesError if this process cannot read the files, LostFileError if one is lost,
     UnavailableError if their storage does not answer, and IntegrityError if they differ from what
     the ledger has by span.
     """
-    steps, refinement = [run.step for run in asked.runs], Refinement()
+    steps, refinement = [run.step for run in unbalanced.runs], Refinement()
     try:
-        for part, columns, has_rows in _parts(asked):
-            failed = _add_posted(transact, asked, part, columns, has_rows)
+        for part, columns, has_rows in _parts(unbalanced):
+            failed = _add_posted(transact, unbalanced, part, columns, has_rows)
             runs = dict(zip(steps, columns, strict=True))
-            for some in alike(runs, part.root, failed, asked.finder.components):
-                refinement.add(some, asked.finder)
+            for some in alike(runs, part.root, failed, unbalanced.finder.components):
+                refinement.add(some, unbalanced.finder)
         refinement.end()
     except BaseException:
         refinement.file.close()
@@ -216,19 +216,19 @@ def refine(transact: Transact, asked: Uneven) -> Refinement:
     return refinement
 
 
-def _parts(asked: Uneven) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
+def _parts(unbalanced: UnbalancedSpans) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
     """Yield the roots part by part, each part with the changes in the files of each run, and with
     flags of the roots that have rows there.
     """
-    roots, runs = SingleRoots.of(asked.spans, asked.ranges), len(asked.runs)
+    roots, runs = SingleRoots.of(unbalanced.spans, unbalanced.ranges), len(unbalanced.runs)
     most = max(1, MOST_ROWS // runs)
-    if not asked.needs_files:
+    if not unbalanced.needs_files:
         for _, part in roots.parts(most):
             yield part, np.zeros((runs, COLUMNS, len(part)), np.int64), np.zeros(len(part), bool)
         return
     with _table_of_zeros((runs, COLUMNS, len(roots))) as table:
         has_rows = np.zeros(len(roots), bool)
-        _read(asked, roots, table, has_rows)
+        _read(unbalanced, roots, table, has_rows)
         for places, part in roots.parts(most):
             yield part, table[:, :, places], has_rows[places]
 
@@ -251,7 +251,7 @@ def _table_of_zeros(shape: tuple[int, ...]) -> Iterator[Longs]:
         yield table
 
 
-def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> None:
+def _read(unbalanced: UnbalancedSpans, roots: SingleRoots, table: Longs, has_rows: Flags) -> None:
     """Add the changes in the files of the runs to a table, and flag the roots that have rows. Two
     runs are read at once.
     """
@@ -259,7 +259,7 @@ def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> N
 
     def read(number: int) -> None:
         try:
-            for deltas in _deltas_of(asked, asked.runs[number], roots):
+            for deltas in _deltas_of(unbalanced, unbalanced.runs[number], roots):
                 if ended.is_set():
                     return
                 has_rows[add(table[number], roots, deltas)] = True
@@ -269,22 +269,24 @@ def _read(asked: Uneven, roots: SingleRoots, table: Longs, has_rows: Flags) -> N
 
     with ThreadPoolExecutor(READERS) as pool:
         try:
-            for _ in pool.map(read, range(len(asked.runs))):
+            for _ in pool.map(read, range(len(unbalanced.runs))):
                 pass
         finally:
             ended.set()
 
 
-def _deltas_of(asked: Uneven, run: CommittedRun, roots: SingleRoots) -> Iterator[Deltas]:
+def _deltas_of(
+    unbalanced: UnbalancedSpans, run: CommittedRun, roots: SingleRoots
+) -> Iterator[Deltas]:
     """Yield the deltas in the files of a run, part by part, of the parts that may have some of the
     roots.
     """
-    files, advice = _files(asked, run), _advice(asked, run)
+    files, advice = _files(unbalanced, run), _advice(unbalanced, run)
     with _reading(run.root_files or "", advice):
         yield from read_roots(files, roots.has_some, advice)
 
 
-def _files(asked: Uneven, run: CommittedRun) -> list[RootFile]:
+def _files(unbalanced: UnbalancedSpans, run: CommittedRun) -> list[RootFile]:
     """Return the files with the changes of a run to each root; none for a run without a folder,
     because the ledger has all of its rows.
     """
@@ -295,13 +297,13 @@ def _files(asked: Uneven, run: CommittedRun) -> list[RootFile]:
             f"{run.root_files}: expected the files of run {run.step_run_id} of {run.step}, which"
             " this machine does not see"
         )
-    advice = _advice(asked, run)
+    advice = _advice(unbalanced, run)
     with _reading(run.root_files, advice):
         return read_listing(run.root_files, advice)
 
 
-def _advice(asked: Uneven, run: CommittedRun) -> str:
-    return LOST.format(step=run.step, batch=asked.batch_id)
+def _advice(unbalanced: UnbalancedSpans, run: CommittedRun) -> str:
+    return LOST.format(step=run.step, batch=unbalanced.batch_id)
 
 
 @contextmanager
@@ -326,7 +328,11 @@ def _reading(folder: str, advice: str) -> Iterator[None]:
 
 
 def _add_posted(
-    transact: Transact, asked: Uneven, part: SingleRoots, table: Longs, has_rows: Flags
+    transact: Transact,
+    unbalanced: UnbalancedSpans,
+    part: SingleRoots,
+    table: Longs,
+    has_rows: Flags,
 ) -> Places:
     """Add the posted changes of roots that have a span of their own, and check that the rows of
     each run add up, span by span, to what it has posted. Return the places of roots that have rows
@@ -334,17 +340,18 @@ def _add_posted(
 
     Raises IntegrityError for a run whose sums differ.
     """
-    spans = Spans(asked.ranges)
+    spans = Spans(unbalanced.ranges)
     shares = spans.shares(part.spans)
     own = part.starts[~shares]
-    rows = transact(lambda c: queries.posted(c, asked.batch_id, asked.run_ids, part.spans))
-    for run, columns in zip(asked.runs, table, strict=True):
+    batch_id, run_ids = unbalanced.batch_id, unbalanced.run_ids
+    rows = transact(lambda c: queries.posted(c, batch_id, run_ids, part.spans))
+    for run, columns in zip(unbalanced.runs, table, strict=True):
         of_run = rows.get(run.step_run_id, NOTHING)
         of_spans = spans.shares(of_run.root)
         if run.root_files is None and of_spans.any():
             raise LostFileError(
-                f"run {run.step_run_id} of {run.step} in batch {asked.batch_id} has posted spans,"
-                f" and noted no folder of what it adds to each record. {_advice(asked, run)}"
+                f"run {run.step_run_id} of {run.step} in batch {batch_id} has posted spans, and"
+                f" noted no folder of what it adds to each record. {_advice(unbalanced, run)}"
             )
         posted = part.posted(of_run)
         columns[:, own] = posted[:, ~shares]
@@ -353,11 +360,11 @@ def _add_posted(
         differing = np.flatnonzero(wrong.any(axis=0))
         if len(differing):
             raise IntegrityError(
-                f"batch {asked.batch_id}: run {run.step_run_id} of {run.step} posted other sums"
-                f" than its files in {run.root_files} have: {quantity(len(differing), 'span')}"
+                f"batch {batch_id}: run {run.step_run_id} of {run.step} posted other sums than its"
+                f" files in {run.root_files} have: {quantity(len(differing), 'span')}"
                 f" differ, the one from root {part.spans[differing[0]]} on by (XOR, acked XOR,"
                 f" emitted, acked) = {tuple(wrong[:, differing[0]].tolist())}. Run {run.step} again"
             )
-    failed = transact(lambda c: queries.failed_roots(c, asked.batch_id, part.first, part.last))
+    failed = transact(lambda c: queries.failed_roots(c, batch_id, part.first, part.last))
     places = part.places(failed)[1]
     return places[has_rows[places]]

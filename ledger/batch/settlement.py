@@ -15,7 +15,7 @@ from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import where_seen
 from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
 from ledger.batch.recovery import stands_at
-from ledger.batch.refining import Refinement, Uneven, refine, uneven
+from ledger.batch.refining import Refinement, UnbalancedSpans, refine, unbalanced_spans
 from ledger.batch.root_files import remove_root_files
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus, HoldCause, PublishPolicy, RunState
@@ -106,13 +106,13 @@ class Inspection:
     ``runs``: its committed runs. What a committed run posted never changes, so all else holds as
     long as these count.
     ``problem``: a check that failed.
-    ``uneven``: the spans to read root by root; None: every root has arrived.
+    ``unbalanced``: the spans to read root by root; None: every root has arrived.
     """
 
     batch_id: int
     runs: tuple[CommittedRun, ...]
     problem: IntegrityError | None = None
-    uneven: Uneven | None = None
+    unbalanced: UnbalancedSpans | None = None
 
 
 def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Settlement | Inspection:
@@ -128,8 +128,8 @@ def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Sett
         _check_runs(connection, batch)
     except IntegrityError as exc:
         return Inspection(batch_id, runs_that_count, problem=exc)
-    spans = uneven(connection, batch) if batch.tracking else None
-    return Inspection(batch_id, runs_that_count, uneven=spans)
+    spans = unbalanced_spans(connection, batch) if batch.tracking else None
+    return Inspection(batch_id, runs_that_count, unbalanced=spans)
 
 
 @contextmanager
@@ -139,11 +139,11 @@ def refined(
     """Provide the roots that failed, each with where it broke; None: all have arrived. Provide the
     error instead if a check failed, or if the files of the runs could not be read.
     """
-    if inspection.problem is not None or inspection.uneven is None:
+    if inspection.problem is not None or inspection.unbalanced is None:
         yield inspection.problem
         return
     try:
-        refinement = refine(database.transact, inspection.uneven)
+        refinement = refine(database.transact, inspection.unbalanced)
     except LedgerError as exc:  # to raise once it is certain that these runs still count
         yield exc
         return

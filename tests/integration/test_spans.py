@@ -717,7 +717,7 @@ def peak(monkeypatch, tmp_path, roots):
     monkeypatch.setattr(queries, "posted", posted)
     monkeypatch.setattr(queries, "failed_roots", lambda *_: np.empty(0, np.int64))
     ranges, finder = (RootRange(0, roots, span),), BreakFinder(hops(STEPS))
-    asked = refining.Uneven(1, tuple(listed), ranges, first, finder)
+    asked = refining.UnbalancedSpans(1, tuple(listed), ranges, first, finder)
     tracemalloc.start()
     try:
         with refining.refine(lambda work: work(None), asked) as refinement:
