@@ -124,6 +124,9 @@ def test_a_key_that_comes_twice():
         "malformed json: n: expected int, found x"
     }
     assert shown(twice[ERROR]).endswith(' {"a":1,"a":1}')
+    inner = schema(o=schema(p=T.LongType()))
+    (earlier,) = rows("json", inner, ['{"o":{"P":1},"o":{"p":2}}'])
+    assert earlier[ERROR] == "malformed json: expected field o.p, found P"
 
 
 def test_one_part_that_does_not_fit_fails_its_record_alone():

@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from ledger.sources.parsing.json_text import Doubled
+
 KeyPath = tuple[str, ...]  # the names that lead to a key, from the outermost
 Misspelt = Callable[[Any], str | None]
 _MOST_REASONS = 10_000  # combinations of keys whose reasons are remembered
@@ -84,7 +86,9 @@ def _of_objects(kind: T.StructType, path: str) -> Misspelt:
         for name, within in parts:
             if (part := value.get(name)) and (why := within(part)):
                 return why
-        return None
+        pairs = value.pairs if isinstance(value, Doubled) else ()
+        every = (within(part) for name, within in parts for key, part in pairs if key == name)
+        return next(filter(None, every), None) if pairs else None
 
     return look
 
