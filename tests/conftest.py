@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from py4j import java_gateway
 
@@ -34,6 +35,10 @@ from ledger.settings import Settings  # noqa: E402
 from ledger.store import embedded  # noqa: E402
 from ledger.store.connection import Database  # noqa: E402
 from tests.support.ledgers import Ledger  # noqa: E402
+
+# A machine that other work keeps busy makes an example slow, which says nothing of the code.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 # The wheel keeps its lock in the home that a process starts first: not in one test's, which goes
 # away.

@@ -853,7 +853,6 @@ def pairs() -> st.SearchStrategy[list[tuple[int | None, int | None]]]:
 
 @settings(
     max_examples=12,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -28,9 +28,7 @@ NASTY = (
     "=cmd|' /C calc'!A0", "O'Brien", "\u00e4\u00f6\U0001f600\u0301", "x" * 200, "*" * 70_000,
 )  # fmt: skip
 TEXTS = st.one_of(st.text(st.characters(codec=None)), st.sampled_from(NASTY))
-FEW = settings(
-    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+FEW = settings(max_examples=15, suppress_health_check=list(HealthCheck), derandomize=True)
 SELECTION = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 # What no text on a terminal may hold: escapes, other controls, marks of direction.
@@ -50,7 +48,6 @@ def whole(text):
 
 
 @given(TEXTS)
-@settings(deadline=None)
 @example("a" * 63)
 @example("a" * 64)
 def test_a_name_is_plain_or_refused(name):

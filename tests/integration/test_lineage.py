@@ -86,7 +86,6 @@ def relations(first_id: int) -> st.SearchStrategy[Rows]:
 
 @settings(
     max_examples=25,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -103,7 +102,7 @@ def test_random_plans_carry_what_loops_name(spark, plan, first, second):
     assert carried_rows(result.carried) == counted(by_hand(renumbered, *inputs))
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(plan=plans(), first=relations(100), second=relations(200), data=st.data())
 def test_loops_hold_in_possible_worlds(plan, first, second, data):
     """Without a record, rows of a monotone plan that do not name it stay; the records of a row

@@ -803,7 +803,6 @@ def test_ledger_agrees_with_plain_sets(ledger, tmp_path, machine):
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import FloatType, StringType, StructField, StructType
 
@@ -60,7 +60,6 @@ PARTS = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(PARTS, max_size=40).map(b"".join),
     st.sampled_from([{}, {"escape": "\\"}, {"quote": ""}, {"quote": "'"}, {"quote": "é"}]),
@@ -79,7 +78,6 @@ def test_blocks_have_the_records_of_the_file(tmp_path_factory, data, options, fi
     assert records == whole(first + data, csv, header)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"{", b"}", b"\n", b"\r", b" ", b"\t", b"\f", b"x"]), max_size=30))
 def test_lines_of_blanks_are_no_json(tmp_path_factory, parts):
     """A line of JSON lines that holds blanks alone is no record; any other is one, as it stands."""

@@ -24,7 +24,7 @@ from tests.support.oracle import (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(outputs(), st.integers(0, 2), st.booleans())
 def test_acks_of_what_is_emitted(drawn, consumers, emits_one):
     """Each distinct input is acked once, in whatever order its rows come, and however many there
@@ -42,7 +42,7 @@ def test_acks_of_what_is_emitted(drawn, consumers, emits_one):
     assert fails_of(result) == {**oracle.repeated(emits_one), **oracle.fails}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(outputs(), st.lists(anchor, max_size=20, unique=True), st.integers(0, 2), st.booleans())
 def test_acks_of_what_is_read(drawn, read, consumers, emits_one):
     """Every input is acked, also one that no row comes from; rows emit as ever."""

@@ -171,7 +171,7 @@ def require(folded, rows, oracle, inputs, *, emits_one=False):
 
 
 @pytest.mark.parametrize("fold", [fold_emitted, fold_output], ids=["on emit", "on read"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tables(), st.integers(0, 20), st.integers(1, 9), st.booleans())
 def test_files_of_an_output(fold, drawn, cut, window, emits_one):
     """Files are folded, in parts of whatever size, and rows on their way from them, to what plain
@@ -201,7 +201,7 @@ def test_files_of_an_output(fold, drawn, cut, window, emits_one):
     ],
     ids=["on emit", "on emit, one", "on read", "on read, one"],
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(tables(), st.integers(1, 9), st.booleans(), st.integers(0, 20))
 def test_a_file_window_by_window(own, drawn, window, ordered, cut):
     """A file whose rows lie in the order of their roots, in one stretch or several without a root
@@ -270,7 +270,7 @@ def test_siblings_do_not_cancel_in_what_was_seen(lists):
         assert united(output.gathered(files)).wrote != witnessed([*pairs[0], *pairs[1]], 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tables())
 def test_files_without_an_input_in_common(drawn):
     """Folded one by one they are what all of them are."""
@@ -291,7 +291,7 @@ def test_files_without_an_input_in_common(drawn):
     assert parts.wrote == whole.wrote
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     tables(),
     st.integers(1, 9),

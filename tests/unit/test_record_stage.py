@@ -192,7 +192,7 @@ def expected(names, script, secret, redacts):
 
 
 @pytest.mark.parametrize("redacts", [False, True], ids=["open", "redacted"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(stages())
 def test_batches_of_a_record_stage(redacts, drawn):
     """Values, failures, drops and anchors are those of each record by itself, in its order,
