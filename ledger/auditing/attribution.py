@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from ledger.auditing.operations import (
     losing_sides,
     operation,
 )
+from ledger.auditing.options import GROUPS, PARTS, under_options
 from ledger.auditing.sources import ID, Leaf, Sources, column_of
 from ledger.errors import CarryError
 from ledger.lineage.anchors import LISTS
@@ -32,13 +33,11 @@ from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
-# Of operations whose rows may be others when they are computed again.
+# Patterns of operations that may return other rows when computed again.
 _UNSTEADY = ("AGGREGATE", "CURRENT_LIKE", "LIMIT", "WINDOW")
-# In expressions with these a plan reads what is no copy, or runs code of the user's.
+# Patterns of expressions that read uncopied data or run the user's code.
 _UNCOPIED = ("PLAN_EXPRESSION", "PYTHON_UDF")
 _AT, _RECORD = "__ackledger_at", "__ackledger_record"
-_GROUPS = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
-_PARTS = "spark.sql.shuffle.partitions"
 MAX_GROUPS = 1024
 MAX_PARTS, RECORDS_OF_PART = 200, 1_000_000
 # Errors of Spark on the values of rows. Of an Arrow result py4j does not translate them.
@@ -66,7 +65,8 @@ class Lost:
 class Attribution:
     """One output: its plan without CTEs, and the records on their way through it.
 
-    ``notes``: sentences on what could not be computed.
+    ``notes``: sentences on what could not be computed. ``options``: those of the session when a
+    script wrote the output; None: the session still has them.
     """
 
     catalyst: Catalyst
@@ -74,9 +74,19 @@ class Attribution:
     place: Callable[[Node], str]
     plan: Node
     notes: list[str] = field(default_factory=list)
+    options: Mapping[str, str] | None = None
     _occurrences: dict[int, tuple[int, Leaf]] = field(default_factory=dict)
     _random: dict[int, bool] = field(default_factory=dict)
     _below: dict[int, list[tuple[Leaf, Node]]] = field(default_factory=dict)
+
+    def as_written(self) -> AbstractContextManager[None]:
+        """Have the session compute the rows of the output as at its write in the block."""
+        return under_options(self.catalyst.spark, self.options)
+
+    @cached_property
+    def _version(self) -> int:
+        """The same number for outputs that were written under the same options."""
+        return hash(frozenset((self.options or {}).items()))
 
     def _carrier(self, only: Mapping[int, DataFrame]) -> Carrier:
         def input_of(node: Node) -> Carried | None:
@@ -143,7 +153,8 @@ class Attribution:
             return NO_IDS
         key = self.key(node)
         if key not in arrived:
-            arrived[key] = column_of(self.arrived(node, {}).distinct())
+            with self.as_written():
+                arrived[key] = column_of(self.arrived(node, {}).distinct())
         return arrived[key]
 
     def note_arrived(self, ids: Ids) -> None:
@@ -153,9 +164,10 @@ class Attribution:
     @property
     def collects(self) -> bool:
         """Whether rows of the output are groups of others, which have the same records whenever
-        they are computed: all inputs are copies, and nothing is random, depends on the time, or on
-        the order of equal rows. A carried plan reads the right sides of semi and anti joins,
-        subqueries and RDDs themselves. Python of the user's runs as often as without an audit.
+        they are computed under the same options: all inputs are copies, and nothing is random, or
+        depends on the time or on the order of equal rows. A carried plan reads the right sides of
+        semi and anti joins, subqueries and RDDs themselves. Python of the user's runs as often as
+        without an audit.
         """
         *above, node = self._path()
         if not any(simple_name(each) in COLLECTING for each in above):
@@ -311,7 +323,7 @@ class Attribution:
     def key(self, node: Node) -> tuple[int, ...]:
         """Return what identifies a node and the ids in its rows among several outputs."""
         occurrences = (self.occurrence(leaf, each) for leaf, each in self._leaves(node))
-        return (self.catalyst.identity(node), *occurrences)
+        return (self.catalyst.identity(node), self._version, *occurrences)
 
     def restriction(
         self, node: Node, source: int, values: Ids
@@ -374,7 +386,7 @@ def groups_in_memory(spark: SparkSession) -> Iterator[None]:
 
     The sort, which Spark begins with its 129th group, costs as much as the rest of the group.
     """
-    with _by_default(spark, _GROUPS, MAX_GROUPS):
+    with _by_default(spark, GROUPS, MAX_GROUPS):
         yield
 
 
@@ -387,7 +399,7 @@ def in_few_shuffles(sources: Sources) -> Iterator[None]:
     spark = sources.catalyst.spark
     cores, records = spark.sparkContext.defaultParallelism, sum(s.records for s in sources.sources)
     parts = min(max(cores, records // RECORDS_OF_PART), MAX_PARTS)
-    with _by_default(spark, _PARTS, parts), groups_in_memory(spark):
+    with _by_default(spark, PARTS, parts), groups_in_memory(spark):
         yield
 
 

@@ -35,8 +35,8 @@ _REBASING = {
     "datetimerebasemode": "spark.sql.parquet.datetimeRebaseModeInRead",
     "int96rebasemode": "spark.sql.parquet.int96RebaseModeInRead",
 }
-# Options of the session that say what the values of a file are. It may have others once a copy is
-# read.
+# Options of the session that change how values are read. The script may change them before the
+# copy is read.
 _INTERPRETING = (
     *("spark.sql.legacy.parquet.nanosAsLong", "spark.sql.parquet.binaryAsString"),
     *("spark.sql.parquet.fieldId.read.enabled", "spark.sql.parquet.inferTimestampNTZ.enabled"),

@@ -66,17 +66,18 @@ def remarks(attributions: Iterable[Attribution]) -> list[Remark]:
         nodes = {identity(node): node for node in attribution.nodes(attribution.plan)}
         new = [node for key, node in nodes.items() if key not in seen]
         seen |= set(nodes)
-        for node in _suspects(attribution, new):
-            kind, rule = _RULES[simple_name(node)]
-            for operation, text, values in rule(attribution, node):
-                for number, own in record_ids.by_source(values):
-                    source, place = attribution.sources.sources[number], attribution.place(node)
-                    at: tuple[int, ...] = (identity(node),)
-                    key = kind, number, operation, place, text
-                    if key in by_text:  # A source may be on both sides of a join.
-                        own = record_ids.union([own, by_text[key].ids])
-                        at = (*by_text[key].at, *at)
-                    by_text[key] = Remark(kind, source, operation, place, text, own, at)
+        with attribution.as_written():
+            for node in _suspects(attribution, new):
+                kind, rule = _RULES[simple_name(node)]
+                for operation, text, values in rule(attribution, node):
+                    for number, own in record_ids.by_source(values):
+                        source, place = attribution.sources.sources[number], attribution.place(node)
+                        at: tuple[int, ...] = (identity(node),)
+                        key = kind, number, operation, place, text
+                        if key in by_text:  # A source may be on both sides of a join.
+                            own = record_ids.union([own, by_text[key].ids])
+                            at = (*by_text[key].at, *at)
+                        by_text[key] = Remark(kind, source, operation, place, text, own, at)
     return sorted(by_text.values(), key=lambda remark: -remark.records)
 
 

@@ -54,7 +54,8 @@ def judged(
     for output in outputs:
         if output.attribution is not None:
             on_output(output.name)
-            losses += _losses(sources, output, lost, unknown, answers)
+            with output.attribution.as_written():
+                losses += _losses(sources, output, lost, unknown, answers)
             if id(output) not in read:  # its records are lost where they were read
                 losses += _replaced(sources, output, lost)
     attributions = [each.attribution for each in outputs if each.attribution is not None]

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
-from ledger.auditing.attribution import _PARTS, MAX_PARTS, RECORDS_OF_PART, in_few_shuffles
+from ledger.auditing.attribution import MAX_PARTS, RECORDS_OF_PART, in_few_shuffles
 from ledger.auditing.file_copies import copied_files
+from ledger.auditing.options import PARTS
 from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.written import WrittenOutput
 from ledger.auditing.sources import Sources
@@ -216,6 +217,110 @@ def test_groups_are_those_of_the_write(audited, tmp_path, case):
     assert numbers(report)[:2] == (12, 11)
 
 
+@pytest.fixture
+def lenient(spark):
+    """A session that parses dates as Java once did, and whose script may change that."""
+    options = {"spark.sql.ansi.enabled": "false", "spark.sql.legacy.timeParserPolicy": "LEGACY"}
+    for name, value in options.items():
+        spark.conf.set(name, value)
+    yield
+    for name in (*options, "spark.executor.memory"):
+        spark._jsparkSession.sessionState().conf().unsetConf(name)
+
+
+DATES = """
+parsed = spark.read.csv(f"{HERE}/dates.csv", header=True)
+parsed = parsed.withColumn("day", F.to_date("d", "yyyy-MM-dd")).where("day IS NOT NULL")
+"""
+CORRECTED = """
+spark.conf.set("spark.sql.legacy.timeParserPolicy", "CORRECTED")
+SparkSession.builder.config("spark.executor.memory", "2g").getOrCreate()
+"""
+
+
+def test_rows_are_computed_again_with_the_options_of_the_write(audited, lenient, tmp_path):
+    """Groups that the script reads again, their records, and the losses of a row, although another
+    option would not parse some dates.
+    """
+    (tmp_path / "job" / "dates.csv").write_text(
+        "d,state\n2020-1-5,open\n2020-2-7,open\n2020-10-10,paid\n"
+    )
+    text = DATES + 'parsed.groupBy("day").count().write.parquet("counts")\n' + CORRECTED
+    assert numbers(audited(text), "dates.csv") == (3, 3, 0, 0)
+    text += (
+        'assert spark.read.parquet("counts").count() == 3\n'
+        'spark.read.parquet("counts").write.parquet("final")\n'
+    )
+    spark_option = 'spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")\n'
+    report = audited(spark_option + text)
+    assert (report.failure, numbers(report, "dates.csv")) == ("", (3, 3, 0, 0))
+    text = DATES + "parsed.where(\"state = 'paid'\").write.parquet('paid')\n" + CORRECTED
+    report = audited(spark_option + text)
+    assert reasons(report) == {"condition false: state = 'paid'": 2}
+    report = audited(f"{spark_option}{text}parsed.write.parquet('all')\n")
+    assert why(report)["all"].startswith(
+        "dates.csv was copied with spark.sql.legacy.timeParserPolicy=LEGACY, which the script has "
+    )
+
+
+CACHED = {
+    "a frame": 'rows = source.where("n < 5").cache(); rows.count()',
+    "its source": 'source.cache().count(); rows = source.where("n < 5")',
+}
+
+
+@pytest.mark.parametrize("case", CACHED)
+def test_cached_rows_of_files_that_have_changed_are_not_followed(audited, spark, tmp_path, case):
+    """Spark writes rows of the files as they were, which a copy of the files does not have."""
+    file = tmp_path / "in.parquet"
+    report = audited(
+        f"""
+        import pyarrow as pa, pyarrow.parquet as pq
+        def write(*values):
+            pq.write_table(pa.table({{"n": [*values]}}), {str(file)!r}, use_dictionary=False)
+        write(1, 2, 3)
+        source = spark.read.parquet({str(file)!r})
+        {CACHED[case]}
+        rows.write.parquet("before")
+        write(7, 8, 9)
+        rows.write.parquet("out")
+        assert spark.read.parquet("out").count() == 3
+        rows.unpersist(); source.unpersist()
+        own = spark.read.parquet("before").cache(); own.count()
+        own.where("n < 3").write.parquet("of before")
+        spark.read.parquet({str(file)!r}).where("n < 9").write.parquet("after")
+        """
+    )
+    assert report.failure == ""
+    assert [*why(report)] == ["out"]
+    assert why(report)["out"].startswith(f"{file} has changed since it was cached, so it is not ")
+    first, second = report.results
+    assert first.unknown == "not known: out is not followed"
+    assert (second.source.records, second.arrived, second.unknown) == (3, 2, "")
+    spark.catalog.clearCache()
+
+
+def test_a_source_that_changes_between_two_writes(audited, tmp_path):
+    """The second output has other rows than the copy of the source that the first one has."""
+    file = tmp_path / "in.csv"
+    report = audited(
+        f"""
+        def write(text):
+            with open({str(file)!r}, "w") as file:
+                file.write(text)
+        write("n\\n1\\n2\\n")
+        source = spark.read.csv({str(file)!r}, header=True)
+        source.write.parquet("first")
+        write("n\\n3\\n4\\n")
+        source.where("n > 3").write.parquet("second")
+        """
+    )
+    assert report.failure == ""
+    assert why(report)["second"].startswith(f"{file} has changed since it was copied, so it is ")
+    (result,) = report.results
+    assert result.unknown == "not known: second is not followed"
+
+
 def test_groups_whose_copies_are_gone_are_not_followed(audited, tmp_path):
     """No number is guessed if the records of groups cannot be computed at the report."""
     report = audited(
@@ -235,20 +340,20 @@ def test_shuffles_have_as_many_parts_as_the_records_need(spark, tmp_path, millio
     """One for each core and each million of records, unless the job says how many; nothing stays
     set.
     """
-    before = spark.conf.get(_PARTS, None)
-    spark.conf.unset(_PARTS)
+    before = spark.conf.get(PARTS, None)
+    spark.conf.unset(PARTS)
     sources = Sources(Catalyst(spark), tmp_path)
     sources.sources.append(SimpleNamespace(records=millions * RECORDS_OF_PART))
     try:
         with in_few_shuffles(sources):
             wanted = max(parts, spark.sparkContext.defaultParallelism)
-            assert spark.conf.get(_PARTS) == str(wanted)
-        assert spark.conf.get(_PARTS, None) is None
-        spark.conf.set(_PARTS, 5)
+            assert spark.conf.get(PARTS) == str(wanted)
+        assert spark.conf.get(PARTS, None) is None
+        spark.conf.set(PARTS, 5)
         with in_few_shuffles(sources):
-            assert spark.conf.get(_PARTS) == "5"
-        assert spark.conf.get(_PARTS) == "5"
+            assert spark.conf.get(PARTS) == "5"
+        assert spark.conf.get(PARTS) == "5"
     finally:
-        spark.conf.unset(_PARTS)
+        spark.conf.unset(PARTS)
         if before is not None:
-            spark.conf.set(_PARTS, before)
+            spark.conf.set(PARTS, before)

@@ -253,21 +253,25 @@ def test_other_names_of_files_are_refused(audited_files):
 
 
 def test_a_source_is_copied_again_with_the_same_ids(audited_files):
-    """If an earlier output reads a source without names, a second copy has to have the same ids."""
+    """If an earlier output reads a source without names, a second copy has to have the same ids.
+    It has others if Spark cuts the files elsewhere.
+    """
     text = """
         files.write.parquet("all")
-        name = FOLDER + "/year=2023/orders-2023-1.csv"
-        with open(name) as file:
-            text = file.read()
-        with open(name, "w") as file:
-            file.write(text.replace("2023-1-0", "{}"))
-        files.where(F.input_file_name().like("%2023-1%")).write.parquet("out")
+        option, name = "spark.sql.files.maxPartitionBytes", FOLDER + "/year=2023/orders-2023-1.csv"
+        try:
+            {}
+            files.where(F.input_file_name().like("%2023-1%")).write.parquet("out")
+        finally:
+            spark.conf.unset(option)
         """
-    report = audited_files(text.format("2023-1-0"))
+    report = audited_files(text.format("assert os.path.exists(name)"))
     assert (report.failure, why(report)) == ("", {})
     assert {loss.records for loss in report.losses} == {11}
-    report = audited_files(text.format("2023-7-0"))
+    report = audited_files(text.format("spark.conf.set(option, 60)"))
     assert "a second copy is not proven to have the same records" in why(report)["out"]
+    report = audited_files(text.format('open(name, "a").close()'))
+    assert why(report) == {}
 
 
 def test_copied_files_are_copied_again_with_the_same_ids(audited, tmp_path):

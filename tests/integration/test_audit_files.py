@@ -33,12 +33,13 @@ REMOVALS = {
     "rmtree": ('import shutil; shutil.rmtree("out")', "rmtree() of out at job.py:5"),
     "from shutil": ("from shutil import rmtree as gone; gone('out')", "rmtree() of out at"),
     "a file": (
-        'import glob; [os.remove(each) for each in glob.glob("out/part-*")]; os.rmdir("out")',
-        "remove() of out/part-00000-1.csv at job.py:5",
+        'import glob; [os.remove(each) for each in glob.glob("out/*")]',
+        "remove() of out/",
     ),
     "a path": (
-        'from pathlib import Path\nPath("out/_SUCCESS").unlink(); Path("out").rmdir()',
-        "unlink() of out/_SUCCESS at job.py:6",
+        'from pathlib import Path; Path("out/_SUCCESS").unlink()\n'
+        'os.remove("out/part-00000-1.csv")',
+        "unlink() of out/_SUCCESS at job.py:5",
     ),
 }
 
@@ -49,7 +50,8 @@ def test_an_earlier_output_is_not_removed(audited, earlier, removal):
     so.
     """
     text, note = REMOVALS[removal]
-    report = audited(f"{text}\norders.where(\"state = 'paid'\").write.mode('ignore').csv('out')\n")
+    mode = "overwrite" if "/" in note else "ignore"
+    report = audited(f"{text}\norders.where(\"state = 'paid'\").write.mode({mode!r}).csv('out')\n")
     assert report.failure == ""
     assert numbers(report) == (12, 8, 2, 2)
     assert report.notes[0].startswith(note)
@@ -192,18 +194,18 @@ def test_sources_stay(audited, tmp_path):
         """
         import glob, shutil
         from pathlib import Path
-        while files := sorted(glob.glob(f"{HERE}/landing/*.csv")):
-            spark.read.csv(files[0], header=True).write.mode("append").parquet("bronze")
-            if files[0].endswith("a.csv"):
-                to = shutil.move(files[0], f"{HERE}/archive")
-            elif files[0].endswith("b.csv"):
-                Path(files[0]).rename(f"{HERE}/archive/b.csv")
+        for file in sorted(glob.glob(f"{HERE}/landing/*.csv")):
+            spark.read.csv(file, header=True).write.mode("append").parquet("bronze")
+            os.makedirs("archive", exist_ok=True)
+            if file.endswith("a.csv"):
+                to = shutil.move(file, f"{HERE}/archive")
+            elif file.endswith("b.csv"):
+                Path(file).rename(f"{HERE}/archive/b.csv")
             else:
-                os.remove(files[0])
-            assert not os.path.exists(files[0]) and files[0] not in os.listdir("landing")
-        assert Path("archive/a.csv").exists() and Path("archive/b.csv").exists()
+                os.remove(file)
+            assert not os.path.exists(file)
         shutil.rmtree("landing")
-        assert not Path("landing").exists() and "landing" not in os.listdir()
+        assert not Path("landing").exists()
         spark.read.csv(f"{HERE}/archive")
         """
     )
@@ -218,25 +220,84 @@ def test_sources_stay(audited, tmp_path):
     assert [result.arrived for result in report.results] == [1, 1, 1]
 
 
+UNWRITTEN = {
+    "an RDD": (
+        'rows = spark.sparkContext.textFile(f"{HERE}/in")\n'
+        'spark.createDataFrame(rows.map(lambda line: (line,)), "a STRING").write.parquet("out")'
+    ),
+    "JSON of an RDD": (
+        'spark.read.json(spark.sparkContext.textFile(f"{HERE}/in/*")).write.parquet("out")'
+    ),
+    "a path in SQL": (
+        'orders.write.parquet("out")\n'
+        'rows = spark.sql(f"SELECT * FROM text.`{HERE}/{{in/*,x/y}}`")\n'
+        'rows.toPandas().to_csv("out.csv")'
+    ),
+    "a path in an expression": (
+        'spark.range(1).selectExpr(f"(SELECT count(*) FROM text.`{HERE}/in`) AS n").collect()'
+    ),
+}
+
+
+@pytest.mark.parametrize("read", UNWRITTEN)
+def test_sources_stay_that_spark_has_read_in_other_ways(audited, tmp_path, read):
+    """Their rows are not written, whether a plan of an output has the files or not."""
+    (tmp_path / "job" / "in").mkdir()
+    (tmp_path / "job" / "in" / "a.txt").write_text('{"a": 1}\n')
+    report = audited(f'{UNWRITTEN[read]}\nimport shutil; shutil.rmtree("in")')
+    assert report.failure == ""
+    assert any(each.startswith("rmtree() of in at") for each in report.notes), report.notes
+    assert (tmp_path / "job" / "in" / "a.txt").exists()
+
+
+def test_nothing_is_written_in_place_of_a_source(audited, tmp_path):
+    """The file that a script has renamed to a backup is the only one with the records."""
+    before = (tmp_path / "job" / "orders.csv").read_text()
+    report = audited(
+        """
+        orders.where("state = 'paid'").write.parquet("out")
+        os.rename("orders.csv", "orders.csv.bak")
+        with open("orders.csv", "w") as file:
+            file.write("order_id,shop,state,cents")
+        """
+    )
+    assert report.failure.startswith("stopped at job.py:8: uses ")
+    assert "orders.csv by open(), and rename() of orders.csv at job.py:7 is" in report.failure
+    assert numbers(report) == (12, 8, 2, 2)
+    assert (tmp_path / "job" / "orders.csv").read_text() == before
+
+
+def test_an_output_below_a_folder_that_is_removed_is_written(audited, earlier):
+    """Although files are there for Spark, which writes nothing where something exists."""
+    (earlier / "a").mkdir()
+    report = audited(
+        """
+        import shutil
+        shutil.rmtree("out")
+        orders.where("state = 'paid'").write.mode("ignore").parquet("out/a")
+        assert spark.read.parquet("out/a").count() == 8
+        """
+    )
+    assert (report.failure, numbers(report)) == ("", (12, 8, 2, 2))
+
+
 def test_folders_that_the_script_has_written(audited, earlier):
-    """They are there for Python, with what an earlier run left in them gone once it is removed."""
+    """They are there for Python, and those that it has removed are not, until it makes them."""
     report = audited(
         f"""
         {HADOOP.replace(chr(10), chr(10) + " " * 8)}
-        import glob, shutil
+        import shutil
         from os.path import exists, isdir, join
         out = join(HERE, "out")
         if exists(out):
             shutil.rmtree(out)
         assert not exists(out) and not isdir(out) and not fs.exists(Path(out))
         os.makedirs(out)
-        assert isdir(out) and os.listdir(out) == [] and not exists(join(out, "_SUCCESS"))
+        assert isdir(out) and not exists(join(out, "_SUCCESS"))
         for state in ("paid", "open"):
             orders.where(F.col("state") == state).write.parquet(join(out, state))
         assert exists(join(out, "paid", "_SUCCESS")) and fs.exists(Path(join(out, "paid")))
-        assert sorted(os.listdir(out)) == ["open", "paid"]
-        assert sorted(each.name for each in os.scandir(out) if each.is_dir()) == ["open", "paid"]
-        for folder in glob.glob(out + "/*"):
+        for folder in (join(out, "open"), join(out, "paid")):
             spark.read.parquet(folder).where("shop = 's1'").write.parquet(folder + "1")
         os.makedirs(join(out, "paid"), exist_ok=True)
         shutil.rmtree(join(out, "paid1"))
@@ -250,6 +311,7 @@ def test_folders_that_the_script_has_written(audited, earlier):
 
 
 OWN_FILES = {
+    'spark.sql(f"SELECT * FROM csv.`{HERE}/{{x/y,out}}`")': "in SQL, where it has written out",
     'spark.sparkContext.textFile(f"{HERE}/out")': "by textFile()",
     'import pandas; pandas.read_parquet("out")': "by read_parquet()",
     'import pyarrow.parquet as pq; pq.read_table("out")': "by read_table()",
@@ -257,11 +319,13 @@ OWN_FILES = {
     'fs.listStatus(Path(f"{HERE}"))': "by listStatus()",
     "import pyarrow.dataset as ds; ds.dataset(HERE)": "by dataset()",
     'os.remove("orders.csv"); spark.sparkContext.textFile(f"{HERE}/orders.csv")': (
-        "orders.csv, and the script has removed"
+        "orders.csv by textFile(), and remove() of orders.csv at job.py:12 is left out"
     ),
     'fs.exists(Path(f"{HERE}/out/shop=s1"))': "looks for ",
     'pandas.DataFrame({"a": [1]}).to_csv("a.csv"); spark.read.csv(f"{HERE}/a.csv")': "reads ",
-    'pandas.DataFrame({"a": [1]}).to_csv("a.csv"); open("a.csv")': "which the audit has not let",
+    'pandas.DataFrame({"a": [1]}).to_csv("a.csv"); open("a.csv")': (
+        "a.csv by open(), and to_csv() of a.csv at"
+    ),
 }
 
 

@@ -56,6 +56,12 @@ REFUSED = {
         + "spark.sql(\"DROP TABLE IDENTIFIER(:name)\", args={'name': 'known'})",
         "DROP TABLE of a table whose name the audit cannot read",
     ),
+    "a path by IDENTIFIER": (
+        "orders.write.parquet(f'{HERE}/out')\n"
+        "name = {'name': f'parquet.`{HERE}/out`'}\n"
+        'spark.sql("SELECT * FROM IDENTIFIER(:name)", args=name)',
+        "reads a table by IDENTIFIER(), whose name the audit cannot read",
+    ),
     "EXECUTE IMMEDIATE": (
         "spark.sql(\"EXECUTE IMMEDIATE 'DROP TABLE known'\")",
         "EXECUTE IMMEDIATE 'DROP TABLE known' is SQL that writes",

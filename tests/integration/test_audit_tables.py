@@ -4,7 +4,9 @@ import os
 
 import pytest
 
-from ledger.auditing.attribution import _GROUPS, MAX_GROUPS, groups_in_memory
+from ledger.auditing.attribution import MAX_GROUPS, groups_in_memory
+from ledger.auditing.options import GROUPS
+from ledger.auditing.scripts.phantoms import Phantoms
 from ledger.auditing.scripts.tables import Tables
 from ledger.auditing.scripts.written import Written
 from tests.support.audited_scripts import numbers
@@ -103,11 +105,11 @@ REFUSED = {
     ),
     "a removed file in SQL": (
         'os.remove("orders.csv"); spark.sql(f"SELECT * FROM csv.`{HERE}/orders.csv`")',
-        "orders.csv, and the script has removed, moved or written ",
+        "orders.csv, and remove() of orders.csv at job.py:6 is left out",
     ),
     "a removed file in an expression": (
         'os.remove("orders.csv"); F.expr(f"(SELECT count(*) FROM csv.`{HERE}`)")',
-        ", and the script has removed, moved or written ",
+        ", and remove() of orders.csv at job.py:6 is left out",
     ),
     "a path above in a view": (
         'orders.write.mode("overwrite").parquet(f"{HERE}/out")\n'
@@ -190,6 +192,9 @@ def test_a_database_of_the_script(audited, spark):
         assert spark.table("sales.known").count() == 8
         spark.sql("CREATE SCHEMA IF NOT EXISTS sales2")
         spark.catalog.setCurrentDatabase("sales2")
+        try: spark.sql("CREATE DATABASE sales")
+        except Exception as error: assert error.getCondition() == "SCHEMA_ALREADY_EXISTS"
+        else: raise AssertionError
         """
     )
     assert (report.failure, report.notes) == ("", [])
@@ -233,16 +238,43 @@ def test_databases_of_other_catalogs(audited, spark, other_catalog):
         "stopped at job.py:10: creates the database `more` in the catalog elsewhere: expected "
     )
     assert numbers(report) == (12, 8, 2, 2)
+    failure = audited('spark.sql("CREATE DATABASE elsewhere.more")').failure
+    assert "creates the database `more` in the catalog elsewhere" in failure
     databases = {row.namespace for row in spark.sql("SHOW DATABASES IN elsewhere").collect()}
     assert "sales" in databases
     assert "more" not in databases
     assert not spark.catalog.databaseExists("spark_catalog.sales")
 
 
+@pytest.mark.parametrize("location", ["", "LOCATION '{HERE}/db'"])
+def test_files_of_a_database_are_read_by_its_tables(audited, location):
+    """The audit has not written them, wherever the script wants the database to be."""
+    report = audited(
+        f"""
+        spark.sql(f"CREATE DATABASE sales {location}")
+        orders.where("state = 'paid'").write.saveAsTable("sales.known")
+        warehouse = spark.conf.get("spark.sql.warehouse.dir") + "/sales.db"
+        spark.read.parquet(f"{{HERE}}/db/known" if {bool(location)} else f"{{warehouse}}/known")
+        """
+    )
+    assert report.failure.startswith("stopped at job.py:9: reads ")
+    assert report.failure.endswith("expected a read of the table")
+
+
+def test_a_table_of_jdbc_is_read_by_a_catalog(audited, spark, other_catalog):
+    """The audit has not written it, so the script would find rows of an earlier run."""
+    to = {"url": "jdbc:derby:memory:elsewhere;create=true", "table": "T"}
+    spark.range(1).write.mode("overwrite").jdbc(**to)
+    for read in ('spark.table("elsewhere.APP.T")', 'spark.sql("SELECT * FROM elsewhere.APP.T")'):
+        report = audited(f"spark.range(5).write.mode('overwrite').jdbc(**{to})\n{read}\n")
+        assert report.failure.startswith("stopped at job.py:6: "), report.failure
+        assert "is read by JDBC after the script has written T" in report.failure
+
+
 def test_a_database_with_others_tables_stays(spark, tmp_path):
     """Nothing that the audit has not made is dropped with its database, and nothing fails."""
-    tables = Tables(Written(tmp_path))
-    assert tables.create_database(spark, "`sales`", tmp_path)
+    tables = Tables(Written(tmp_path), Phantoms(Written(tmp_path)))
+    assert tables.create_database(spark, ["spark_catalog", "sales"], None, tmp_path)
     spark.sql("CREATE TABLE sales.other (n INT) USING parquet")
     try:
         tables.close()
@@ -303,14 +335,14 @@ def test_a_source_that_cannot_be_copied(audited, tmp_path):
 
 def test_groups_have_memory(spark):
     """More groups collect ids without a sort, unless the job says how many; nothing stays set."""
-    assert spark.conf.get(_GROUPS, None) is None
+    assert spark.conf.get(GROUPS, None) is None
     with groups_in_memory(spark):
-        assert spark.conf.get(_GROUPS) == str(MAX_GROUPS)
-    assert spark.conf.get(_GROUPS, None) is None
-    spark.conf.set(_GROUPS, 5)
+        assert spark.conf.get(GROUPS) == str(MAX_GROUPS)
+    assert spark.conf.get(GROUPS, None) is None
+    spark.conf.set(GROUPS, 5)
     try:
         with groups_in_memory(spark):
-            assert spark.conf.get(_GROUPS) == "5"
-        assert spark.conf.get(_GROUPS) == "5"
+            assert spark.conf.get(GROUPS) == "5"
+        assert spark.conf.get(GROUPS) == "5"
     finally:
-        spark.conf.unset(_GROUPS)
+        spark.conf.unset(GROUPS)

@@ -1,6 +1,6 @@
 """Files that were there before an audit, told from those that its script has made since.
 
-Their times do not tell: a rename, ``chmod`` or ``touch`` sets them, too.
+The times of a file are no proof: a rename, ``chmod`` or ``touch`` changes them.
 """
 
 import os
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ledger.auditing.scripts.places import is_pattern, place_of
 from ledger.auditing.scripts.written import full_path
 
 
@@ -16,20 +17,34 @@ from ledger.auditing.scripts.written import full_path
 class EarlierFiles:
     """The files that a script has made where nothing was. All others are taken for earlier ones.
 
-    ``_own``: whether the script has made a file or folder, by its full path. A file without an
-    entry has that of the closest folder above it.
+    ``read``: full paths that Spark has read, which may have wildcards. ``_own``: the identity of
+    each file or folder that the script has made, by its full path; None: it has moved an earlier
+    one there. Another file at the path is not its own, for a command of the shell may have put it
+    there. A file without an entry that Spark has not read has that of the closest folder above it.
     """
 
-    _own: dict[str, bool] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
+    _own: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 
     def has(self, path: str) -> bool:
         """Return whether a path is an earlier file, or a folder with one."""
         return any(not self.is_own(each) for each in files_in(path))
 
+    def is_read(self, full: str) -> bool:
+        """Return whether Spark has read files at a full path, in it or above it."""
+        if any(str(each) in self.read for each in (full, *Path(full).parents)):
+            return True
+        return any(
+            each.startswith(f"{full}/") or (is_pattern(each) and bool(place_of(each, full)))
+            for each in self.read
+        )
+
     def is_own(self, full: str) -> bool:
         """Return whether the script has made what is at a full path."""
-        above = (str(each) for each in (Path(full), *Path(full).parents))
-        return next((self._own[each] for each in above if each in self._own), False)
+        above = [] if self.is_read(full) else map(str, Path(full).parents)
+        closest = next((each for each in (full, *above) if each in self._own), None)
+        own = None if closest is None else self._own[closest]
+        return own is not None and own == _identity(str(closest))
 
     @contextmanager
     def making(self, path: str) -> Iterator[None]:
@@ -37,23 +52,31 @@ class EarlierFiles:
         before = set(files_in(full_path(path))) if os.path.lexists(path) else None
         full = full_name(path)
         yield
-        new = {full} if before is None else set(files_in(full_path(path))) - before
+        new = {full, *files_in(full)}
+        if before is not None:
+            new = set(files_in(full_path(path))) - before
         for each in new:
-            if not self.is_own(each):
-                if os.path.isdir(each):
-                    self._forget(each)
-                self._own[each] = True
+            self.forget(each)
+            if os.path.lexists(each):
+                self._own[each] = _identity(each)
 
-    def move(self, full: str, target: str) -> None:
-        """Note that the script has moved a file or folder: it stays earlier, or its own."""
-        below = {path: own for path, own in self._own.items() if path.startswith(f"{full}/")}
-        is_own = self.is_own(full)
+    def move(self, full: str, target: str, is_own: dict[str, bool]) -> None:
+        """Note that the script has moved a file or folder: it stays earlier, or its own.
+
+        ``is_own``: of it and of what was in it, before the move.
+        """
         for each in (full, target):
-            self._forget(each)
-        self._own[target] = is_own
-        self._own |= {f"{target}{path.removeprefix(full)}": own for path, own in below.items()}
+            self.forget(each)
+        for path, own in is_own.items():
+            moved = f"{target}{path.removeprefix(full)}"
+            self._own[moved] = _identity(moved) if own and os.path.lexists(moved) else None
 
-    def _forget(self, full: str) -> None:
+    def owned(self, full: str) -> dict[str, bool]:
+        """Return whether the script has made what is at a full path and in it."""
+        return {each: self.is_own(each) for each in {full, *files_in(full)}}
+
+    def forget(self, full: str) -> None:
+        """Note that nothing is at a full path any more."""
         for path in [each for each in self._own if each == full or each.startswith(f"{full}/")]:
             del self._own[path]
 
@@ -72,3 +95,12 @@ def full_name(path: str) -> str:
     """Return the full path of a file or of a link, which is not followed."""
     parent, name = os.path.split(path.rstrip("/"))
     return os.path.join(full_path(parent), name) if name.strip(".") else full_path(path)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """The device and the number of a file; None: there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -15,6 +15,7 @@ from ledger.auditing.attribution import Attribution
 from ledger.auditing.file_names import FILE_FUNCTIONS, file_functions, file_metadata
 from ledger.auditing.operations import is_consulting, operation, simple_class
 from ledger.auditing.routes import sources_in
+from ledger.auditing.scripts.changes import is_cached
 from ledger.auditing.sources import AuditSource, Leaf
 from ledger.errors import CarryError
 from ledger.lineage.catalyst import Catalyst, Expression, Node
@@ -107,7 +108,7 @@ class _Rewriting:
     def rewritten(self, node: Node, wanted: Wanted) -> tuple[Node, Columns]:
         """Return a node with columns for the wanted functions behind its own."""
         catalyst = self._catalyst
-        if wanted and _is_cached(catalyst, node):
+        if wanted and is_cached(catalyst, node):
             raise _refusal(wanted, "is taken of a cached frame, where Spark may know no file")
         leaf = self.attribution.sources.leaf_of(node)
         if leaf is not None:
@@ -244,11 +245,6 @@ def file_values(metadata: Column) -> dict[str, Column]:
         "InputFileBlockStart": metadata["file_block_start"],
         "InputFileName": F.regexp_replace(metadata["file_path"], "^file:/(?!/)", "file:///"),
     }
-
-
-def _is_cached(catalyst: Catalyst, node: Node) -> bool:
-    level = catalyst.frame(node).storageLevel
-    return bool(level.useMemory or level.useDisk)
 
 
 def _refusal(wanted: Wanted, why: str) -> CarryError:

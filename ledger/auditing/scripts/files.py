@@ -5,15 +5,19 @@ rows are in a copy. Such a path can be neither read nor changed.
 """
 
 import builtins
+import bz2
+import glob
 import io
 import logging
 import os
 import re
 import shutil
 import sys
+import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from errno import EISDIR, ENOTEMPTY
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +26,7 @@ import pandas
 import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.feather
+import pyarrow.orc
 import pyarrow.parquet
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
@@ -29,25 +34,32 @@ from pyspark.sql import DataFrame
 from ledger.auditing.losses import OutputResult
 from ledger.auditing.scripts.earlier import EarlierFiles, files_in, full_name
 from ledger.auditing.scripts.job import JobAudit
-from ledger.auditing.scripts.listings import Listings, listed
-from ledger.auditing.scripts.patches import Patches
-from ledger.auditing.scripts.places import ABOVE, AT, INSIDE, place_of
+from ledger.auditing.scripts.patches import Patches, own_calls
+from ledger.auditing.scripts.phantoms import IN_COPY, left_out, named
+from ledger.auditing.scripts.places import ABOVE, AT, INSIDE
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.written import WrittenOutput, full_path
+from ledger.auditing.scripts.written import full_path
 from ledger.auditing.sources import relation_of
 from ledger.lineage.catalyst import Catalyst
 from ledger.lineage.sites import LIBRARIES, UNKNOWN, is_of_python, user_line
 
 _Names = dict[Any, tuple[str, ...]]
-_REMOVING: _Names = {os: ("remove", "removedirs", "rmdir", "unlink"), shutil: ("rmtree",)}
+_REMOVING: _Names = {os: ("remove", "unlink"), shutil: ("rmtree",)}
+_EMPTYING: _Names = {os: ("removedirs", "rmdir")}
 _MOVING: _Names = {os: ("rename", "renames", "replace"), shutil: ("move",)}
 _COPYING: _Names = {shutil: ("copy", "copy2", "copyfile", "copytree")}
-_OPENING: _Names = {builtins: ("open",), io: ("open",)}
-_LISTING: _Names = {os: ("listdir", "scandir")}
-_LOOKING: _Names = {os: ("lstat", "stat")}
+# Modules of Python that keep a name of their own for open().
+_OPENING: _Names = {
+    **{builtins: ("open",), io: ("open",)},
+    **{bz2: ("_builtin_open",), tarfile: ("bltn_open",)},
+}
+_GLOBBER = getattr(glob, "_StringGlobber", None)  # of Path.glob, since Python 3.13
+_LISTING: _Names = {os: ("listdir", "scandir"), _GLOBBER: ("scandir",)}
+_LOOKING: _Names = {os: ("lstat", "stat"), _GLOBBER: ("lstat",)}
 _MAKING: _Names = {os: ("mkdir",)}
 _CREATING: _Names = {os: ("open",)}
-_LINKING: _Names = {os: ("symlink",)}
+_CHANGING: _Names = {os: ("chmod", "truncate", "utime")}
+_LINKING: _Names = {os: ("link", "symlink")}
 # Functions and classes that read files without Python's open().
 _READING: _Names = {
     SparkContext: (
@@ -62,20 +74,21 @@ _READING: _Names = {
     pyarrow.parquet.ParquetDataset: ("__init__",),
     pyarrow.parquet.ParquetFile: ("__init__",),
 }
-_ARROW = {
-    pyarrow.csv: "write_csv",
-    pyarrow.dataset: "write_dataset",
-    pyarrow.feather: "write_feather",
-    pyarrow.parquet.ParquetWriter: "__init__",
+_ARROW: _Names = {
+    pyarrow.csv: ("write_csv",),
+    pyarrow.dataset: ("write_dataset",),
+    pyarrow.feather: ("write_feather",),
+    pyarrow.orc: ("write_table",),
+    pyarrow.parquet: ("write_metadata", "write_table", "write_to_dataset"),
+    pyarrow.parquet.ParquetWriter: ("__init__",),
 }
 _PATHS = ("path", "path_or_paths", "source", "where", "input_file", "name")  # that are read
-_TARGETS = ("where", "output_file", "base_dir", "dest")  # of Arrow's functions
+_TARGETS = ("where", "output_file", "base_dir", "dest", "root_path")  # of Arrow's functions
 _OF_SPARK = re.compile(r"\.?(_SUCCESS|part-\d{5}).*")
 _HERE = f"{Path(__file__).parent}{os.sep}"
 _LOGGING = f"{Path(logging.__file__).parent}{os.sep}"
 _SYSTEM = ("/dev/", "/proc/")
 _ROWS = "Python writes it, and rows went through the driver"
-_IN_COPY = "the audit has written a copy instead. Audit what comes before"
 
 
 @dataclass
@@ -85,130 +98,89 @@ class ScriptFiles:
     Attributes:
         opened: the files that Python has written, by their name.
         taken: frames whose rows went out of Spark's plans, with the call and its line.
-        removed: the full paths that the script has removed, or would have.
     """
 
     job: JobAudit
     opened: dict[str, OutputResult] = field(default_factory=dict)
     taken: list[tuple[DataFrame, str]] = field(default_factory=list)
-    removed: set[str] = field(default_factory=set)
-    earlier: EarlierFiles = field(default_factory=EarlierFiles)
-    listings: Listings = field(init=False)
+    earlier: EarlierFiles = field(init=False)
 
     def __post_init__(self) -> None:
-        self.listings = Listings(self.job.written, self.job.unwritten)
+        self.phantoms = self.job.phantoms
+        self.earlier = EarlierFiles(self.job.paths_read)
 
     def is_removal_left_out(self, call: str, path: str) -> bool:
         """Return whether a removal must not happen, which is noted. Ends the script if it removes
-        a part of an output.
+        a part of an output, and raises an error if there is nothing to remove for the script.
         """
-        path = full_name(path)
-        if part := self._own(path, INSIDE):
-            raise ScriptStop(f"removes a part of {part[0].name} by {call}(), and {_IN_COPY}")
-        own = self._own(path, AT, ABOVE)
+        full = full_name(path)
+        for part in self.phantoms.outputs(full, INSIDE):
+            raise ScriptStop(f"removes a part of {part.name} by {call}(), and {IN_COPY}")
+        own = list(self.phantoms.outputs(full, AT, ABOVE))
+        self.phantoms.seen(path, full)
+        if tables := [output.name for output in own if output.destination.kind == "table"]:
+            raise ScriptStop(f"removes files of {tables[0]} by {call}(), and {IN_COPY}")
+        if os.path.islink(full):
+            return False  # it has no data
+        if call in ("remove", "unlink") and (own or os.path.isdir(full)):
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR), path)
         for output in own:
             key, place = output.destination.key, user_line() or UNKNOWN
             self.job.written.drop("path", key, place, f"{call}()")
-        self.removed.add(path)
-        if not own and not self._is_of_spark(path) and not self._is_source(path):
+        is_kept = (
+            self._is_of_spark(full) or self._is_source(full) or self.phantoms.has_removed(full)
+        )
+        if not is_kept and not (own and (self.earlier.has(full) or not os.path.lexists(full))):
             return False
-        self.note_left_out(call, path)
-        if os.path.lexists(path):
-            self.listings.hidden.add(path)
+        self.leave_out(call, full)
         return True
 
-    def is_move_left_out(self, call: str, path: str, target: str) -> bool:
+    def is_move_left_out(self, call: str, full: str, target: str) -> bool:
         """Return whether a move must not happen, which is noted: of what Spark has read."""
-        full, to = full_path(path), full_path(target)
-        if self._own(full, AT, INSIDE, ABOVE) or not self._is_source(full):
+        if os.path.islink(full) or not self._is_source(full):
             return False
-        self.note_left_out(call, path)
-        self.removed.add(full)
-        self.listings.hidden.add(full)
-        self.listings.moved[to] = full
+        self.leave_out(call, full)
+        self.phantoms.unmade[target] = self.phantoms.removed[full]
         return True
 
-    def _is_source(self, path: str) -> bool:
+    def _is_source(self, full: str) -> bool:
         """Whether Spark has read files at or in a path that were there before the audit began."""
-        near = (INSIDE, AT, ABOVE)
-        is_read = any(place_of(path, each) in near for each in self.job.paths_read)
-        return is_read and self.earlier.has(path)
+        return self.earlier.is_read(full) and self.earlier.has(full)
 
-    def note_left_out(self, call: str, path: str) -> None:
+    def leave_out(self, call: str, full: str) -> None:
+        """Note a call that does not remove what is at a full path."""
+        self.note_left_out(call, full)
+        if os.path.lexists(full):
+            self.phantoms.remove(call, full)
+
+    def note_left_out(self, call: str, full: str) -> None:
         """Note a call that does nothing."""
-        name = full_path(path).removeprefix(f"{os.getcwd()}/")
-        self.job.notes.append(f"{call}() of {name} at {user_line() or UNKNOWN} is left out")
+        self.job.notes.append(f"{left_out(call, full)} is left out")
 
-    def note_changed(self, call: str, path: str, changed: Iterable[str] | None = None) -> None:
+    def note_changed(self, call: str, full: str, changed: Iterable[str] | None = None) -> None:
         """Note that Python changes files that were there before the audit began.
 
-        ``changed``: paths of the files, if these are not all that are at or in ``path``.
+        ``changed``: full paths of the files, if these are not all that are at or in ``full``.
         """
-        if path.startswith(_SYSTEM) or not any(
-            map(self.earlier.has, [path] if changed is None else changed)
+        if full.startswith(_SYSTEM) or not any(
+            map(self.earlier.has, [full] if changed is None else changed)
         ):
             return
-        name = full_path(path).removeprefix(f"{os.getcwd()}/")
-        note = f"{call}() of {name} at {user_line() or UNKNOWN} is executed: Python changes it"
+        note = f"{left_out(call, full)} is executed: Python changes it"
         self.job.notes += [note] if note not in self.job.notes else []
 
-    def require_readable(self, path: str) -> None:
-        """End the script if Spark reads files that it has removed, moved or never got."""
-        near = [
-            gone
-            for gone in (*self.listings.hidden, *self.listings.moved, *self.job.unwritten)
-            if place_of(path, gone)
-        ]
-        if near:
+    def require_not_of_spark(self, call: str, full: str) -> None:
+        """End the script if it moves or replaces what Spark has written before the audit."""
+        if not os.path.islink(full) and self._is_of_spark(full):
             raise ScriptStop(
-                f"reads {path}, and the script has removed, moved or written {near[0]} by Python, "
-                "which the audit has left out. Audit what comes before and after"
+                f"moves or replaces {named(full)} by {call}(), which Spark has written: the audit "
+                "does not change such files. Audit what comes before"
             )
 
-    def require_listable(self, call: str, path: str) -> None:
-        """End the script if a library uses files that are not as the script left them."""
-        self.require_other(call, path)
-        self.require_readable(full_path(path))
-        if own := self._own(full_path(path), ABOVE):
-            raise ScriptStop(f"uses files of {own[0].name} by {call}(), and {_IN_COPY}")
-
-    def require_other(self, call: str, path: str) -> None:
-        """End the script if a path is at, in or, with a wildcard, above an output of its own."""
-        if own := self.own(path):
-            raise ScriptStop(f"uses files of {own[0].name} by {call}(), and {_IN_COPY}")
-        full = full_path(path)
-        for moved in self.listings.moved:
-            if place_of(full, moved) in (AT, INSIDE):
-                raise ScriptStop(
-                    f"uses {path} by {call}(), where the audit has moved nothing. Audit what "
-                    "comes before"
-                )
-        if full in self.job.unwritten:
-            raise ScriptStop(
-                f"uses {path} by {call}(), which the audit has not let pandas write. Audit what "
-                "comes before and after"
-            )
-
-    def own(self, path: str) -> list[WrittenOutput]:
-        """Return the outputs of the script at a path or around it."""
-        return self._own(full_path(path), AT, INSIDE)
-
-    def _own(self, path: str, *places: str) -> list[WrittenOutput]:
-        """The outputs of the script to which a full path has one of some places."""
-        paths = (
-            o.destination.key for o in self.job.written.outputs if o.destination.kind == "path"
-        )
-        keys = [key for key in dict.fromkeys(paths) if place_of(path, key) in places]
-        return [output for key in keys for output in self.job.written.live("path", key)]
-
-    def require_unchanged(self, call: str, path: str) -> None:
-        """End the script if it moves or replaces what Spark has written, now or earlier."""
-        self.require_other(call, path)
-        if self._own(full_path(path), ABOVE) or self._is_of_spark(full_path(path)):
-            raise ScriptStop(
-                f"moves or replaces {path} by {call}(), which Spark has written: the audit does "
-                "not change such files. Audit what comes before"
-            )
+    def require_target(self, call: str, full: str) -> None:
+        """End the script if it makes or replaces files at a full path where it must not."""
+        self.phantoms.require_target(call, full)
+        self.require_not_of_spark(call, full)
 
     def note_python_file(self, target: Any) -> None:
         """Note a file that Python writes."""
@@ -230,51 +202,85 @@ class ScriptFiles:
                 "they may have arrived there"
             )
 
-    def _is_of_spark(self, path: str) -> bool:
+    def _is_of_spark(self, full: str) -> bool:
         """Whether Spark has written a file, or one in a folder, before the audit began."""
-        at = Path(path)
-        if at.is_symlink() and self.earlier.is_own(full_name(path)):
-            return False
         return any(
             _OF_SPARK.fullmatch(os.path.basename(each)) and not self.earlier.is_own(each)
-            for each in files_in(full_path(path))
+            for each in files_in(full)
         )
 
 
 def intercept_files(patches: Patches, files: ScriptFiles) -> None:
     """Have calls of Python that touch files looked at."""
+    _intercept_removals(patches, files)
+    _intercept_writes(patches, files)
     _intercept_reads(patches, files)
 
-    def removed(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_path(path):
-            if files.is_removal_left_out(_name(function), os.fsdecode(path)):
+
+def _intercept_removals(patches: Patches, files: ScriptFiles) -> None:
+    def removed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        path: Any = args[0] if args else kwargs.get("path")
+        if not _is_path(path) or kwargs.get("dir_fd") is not None:
+            return function(*args, **kwargs)
+        call, full = _name(function), full_name(os.fsdecode(path))
+        try:
+            if files.is_removal_left_out(call, os.fsdecode(path)):
                 return None
-            files.note_changed(_name(function), os.fsdecode(path))
+        except FileNotFoundError:
+            if call != "rmtree" or not (args[1:] or kwargs):
+                raise
+            return function(files.job.folder / "nothing", *args[1:], **kwargs)  # to ignore errors
+        files.note_changed(call, full)
+        result = function(*args, **kwargs)
+        if not os.path.lexists(full):
+            files.earlier.forget(full)
+        return result
+
+    def emptied(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_path(path) and kwargs.get("dir_fd") is None:
+            full = full_name(os.fsdecode(path))
+            if any(files.phantoms.outputs(full, AT, ABOVE)):
+                raise OSError(ENOTEMPTY, os.strerror(ENOTEMPTY), path)
+            files.phantoms.seen(os.fsdecode(path), full)
+            files.phantoms.require_none(_name(function), full)
         return function(path, *args, **kwargs)
 
     def moved(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path, target = _paths(args, kwargs)
-        if _name(function) == "move" and os.path.isdir(target):
+        call = _name(function)
+        files.phantoms.require_none(call, full_name(target), AT, INSIDE)
+        if call == "move" and os.path.isdir(target):
             target = os.path.join(target, os.path.basename(path.rstrip("/")))
-        files.require_unchanged(_name(function), target)
-        if files.is_move_left_out(_name(function), path, target):
-            return target
-        files.require_unchanged(_name(function), path)
-        for each in (path, target):
-            files.note_changed(_name(function), each)
         full, to = full_name(path), full_name(target)
+        files.phantoms.require_none(call, full)
+        files.require_target(call, to)
+        if files.is_move_left_out(call, full, to):
+            return target
+        files.require_not_of_spark(call, full)
+        for each in (full, to):
+            files.note_changed(call, each)
+        is_own = files.earlier.owned(full)
         result = function(*args, **kwargs)
-        files.earlier.move(full, to)
+        files.earlier.move(full, to, is_own)
         return result
 
+    _replace(patches, {removed: _REMOVING, emptied: _EMPTYING, moved: _MOVING})
+
+
+def _intercept_writes(patches: Patches, files: ScriptFiles) -> None:
     def copied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         source, target = _paths(args, kwargs)
-        name = _name(function)
-        if name in ("copy", "copy2") and os.path.isdir(target):
+        call = _name(function)
+        files.phantoms.require_none(call, full_path(target), AT, INSIDE)
+        if call in ("copy", "copy2") and os.path.isdir(target):
             target = os.path.join(target, os.path.basename(source))
-        files.require_other(name, source)
-        files.require_unchanged(name, target)
-        files.note_changed(name, target, _copies(source, target))
+        to = full_path(target)
+        files.phantoms.require_none(call, full_path(source))
+        files.require_target(call, to)
+        if len(args) > 4 or "copy_function" in kwargs:
+            with own_calls(False):  # it may move files, or do anything
+                return function(*args, **kwargs)
+        files.note_changed(call, to, _copies(source, target))
         files.note_python_file(target)
         with files.earlier.making(target):
             return function(*args, **kwargs)
@@ -286,23 +292,50 @@ def intercept_files(patches: Patches, files: ScriptFiles) -> None:
         if not _is_path(target) or kwargs.get("filesystem") is not None:
             return function(*args, **kwargs)
         path = os.fsdecode(target)
-        files.require_unchanged(_name(function), path)
-        files.note_changed(_name(function), path, [full_path(path)])
+        full = full_path(path)
+        files.require_target(_name(function), full)
+        files.note_changed(_name(function), full, [full])
         with files.earlier.making(path):
             return function(*args, **kwargs)
 
     def linked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        *_, target = _paths(args, kwargs)
+        source, target = _paths(args, kwargs)
+        call = _name(function)
+        files.phantoms.require_target(call, full_name(target))
+        if call == "link":  # another name of a file that stays an earlier one
+            files.phantoms.require_none(call, full_path(source))
+            return function(*args, **kwargs)
         with files.earlier.making(target):
             return function(*args, **kwargs)
 
-    _replace(patches, {removed: _REMOVING, moved: _MOVING, copied: _COPYING, linked: _LINKING})
-    for owner, name in _ARROW.items():
-        patches.replace(owner, name, arrow)
+    def created(
+        function: Callable[..., Any], path: Any, flags: int, *args: Any, **more: Any
+    ) -> Any:
+        is_new = _is_path(path) and flags & os.O_CREAT and more.get("dir_fd") is None
+        if is_new and not _is_of_library(caller()):
+            files.phantoms.require_target("open", full_path(os.fsdecode(path)), AT, INSIDE)
+        with files.earlier.making(os.fsdecode(path)) if is_new else nullcontext():
+            return function(path, flags, *args, **more)
+
+    def changed(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_path(path) and kwargs.get("dir_fd") is None:
+            files.phantoms.require_none(_name(function), full_path(os.fsdecode(path)), AT, INSIDE)
+        return function(path, *args, **kwargs)
+
+    def make(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_path(path) or kwargs.get("dir_fd") is not None:
+            return function(path, *args, **kwargs)
+        if files.phantoms and files.phantoms.is_made(os.fsdecode(path)):
+            return None
+        with files.earlier.making(os.fsdecode(path)):
+            return function(path, *args, **kwargs)
+
+    writing = {copied: _COPYING, linked: _LINKING, created: _CREATING, make: _MAKING}
+    _replace(patches, {**writing, arrow: _ARROW, changed: _CHANGING})
 
 
 def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:
-    """Have calls of Python that look for files, or read them, answered as the script left them."""
+    """Have calls of Python that look for files, list or read them looked at."""
 
     def opened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path: Any = args[0] if args else kwargs.get("file")
@@ -310,63 +343,51 @@ def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:
             return function(*args, **kwargs)
         name = os.fsdecode(path)
         mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-        is_written = not set("wax+").isdisjoint(mode)
+        is_written, full = not set("wax+").isdisjoint(mode), full_path(name)
         if not _is_of_library(caller()):
-            files.require_other(_name(function), name)
             if is_written:
-                files.listings.reveal(name)
-                files.note_changed(_name(function), name, [full_path(name)])
+                files.phantoms.require_target("open", full)
+                files.note_changed("open", full, [full])
                 files.note_python_file(name)
-            elif files.listings:
-                files.listings.stat_path(name)
+            else:
+                files.phantoms.require_none("open", full)
         with files.earlier.making(name) if is_written else nullcontext():
             return function(*args, **kwargs)
-
-    def created(
-        function: Callable[..., Any], path: Any, flags: int, *args: Any, **more: Any
-    ) -> Any:
-        is_new = _is_path(path) and flags & os.O_CREAT and more.get("dir_fd") is None
-        with files.earlier.making(os.fsdecode(path)) if is_new else nullcontext():
-            return function(path, flags, *args, **more)
 
     def looked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         path: Any = args[0] if args else kwargs.get("path")
         others = {name: value for name, value in kwargs.items() if name != "path"}
-        is_known = files.listings and _is_path(path) and kwargs.get("dir_fd") is None
+        is_known = files.phantoms and _is_path(path) and kwargs.get("dir_fd") is None
         if is_known and not _is_of_library(caller()):
-            path = files.listings.stat_path(os.fsdecode(path))
+            name = os.fsdecode(path)
+            is_link = _name(function) == "lstat" or not kwargs.get("follow_symlinks", True)
+            path = files.phantoms.seen(name, full_name(name) if is_link else full_path(name))
         return function(path, *args[1:], **others)
 
     def listing(function: Callable[..., Any], path: Any = ".", *args: Any, **kwargs: Any) -> Any:
         if path is None or (_is_path(path) and not _is_of_library(caller())):
-            name = os.fsdecode("." if path is None else path)
-            files.require_other(_name(function), name)
-            if files.listings:
-                return listed(files.listings, function, name, isinstance(path, bytes))
+            files.phantoms.require_names(_name(function), os.fsdecode(path or "."))
         return function(path, *args, **kwargs)
-
-    def make(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-        if files.listings and _is_path(path) and files.listings.make(os.fsdecode(path)):
-            return None
-        is_new = _is_path(path) and kwargs.get("dir_fd") is None and not os.path.lexists(path)
-        with files.earlier.making(os.fsdecode(path)) if is_new else nullcontext():
-            return function(path, *args, **kwargs)
 
     def read(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         values = [*args[:2], *(kwargs[name] for name in _PATHS if name in kwargs)]
         paths: Any = next((each for each in values if _is_path(each) or isinstance(each, list)), [])
+        is_of_spark = function.__qualname__.startswith(SparkContext.__name__)
         for path in paths if isinstance(paths, list) else os.fsdecode(paths).split(","):
-            files.require_listable(_name(function), os.fsdecode(path))
+            full = full_path(os.fsdecode(path))
+            files.phantoms.require_none(_name(function), full, is_pattern=is_of_spark)
+            if is_of_spark:
+                files.job.paths_read.add(full)
         return function(*args, **kwargs)
 
-    looking = {opened: _OPENING, looked: _LOOKING, listing: _LISTING, make: _MAKING}
-    _replace(patches, {**looking, created: _CREATING, read: _READING})
+    reading = {opened: _OPENING, looked: _LOOKING, listing: _LISTING, read: _READING}
+    _replace(patches, reading)
 
 
 def _replace(patches: Patches, others: dict[Callable[..., Any], _Names]) -> None:
     for other, owners in others.items():
         for owner, names in owners.items():
-            for name in names:
+            for name in names if owner is not None else ():
                 patches.replace(owner, name, other)
 
 

@@ -18,7 +18,9 @@ from ledger.auditing.losses import OutputResult
 from ledger.auditing.scripts.files import ScriptFiles
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches, own_calls
+from ledger.auditing.scripts.phantoms import left_out
 from ledger.auditing.scripts.stops import ScriptStop
+from ledger.auditing.scripts.written import full_path
 from ledger.lineage.sites import UNKNOWN, user_line
 
 _SAVING = (
@@ -160,6 +162,7 @@ def _leave_out_models(patches: Patches, job: JobAudit, files: ScriptFiles) -> No
     def saved(method: Callable[..., Any], writer: Any, path: str) -> None:
         why = "a model is not saved: the rows that it was fitted to are not followed"
         job.others.append(OutputResult(path, user_line() or UNKNOWN, why, is_final=True))
+        job.phantoms.unmade[full_path(path)] = left_out("save", path)
 
     def load(method: Callable[..., Any], reader: Any, path: str) -> Any:
         if path in {output.name for output in job.others}:

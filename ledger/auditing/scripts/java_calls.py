@@ -10,6 +10,7 @@ from py4j.java_gateway import JavaClass, JavaMember, JavaObject, is_instance_of
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
+from ledger.auditing.scripts.earlier import full_name
 from ledger.auditing.scripts.files import ScriptFiles, caller
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
@@ -135,17 +136,17 @@ def intercept_java(patches: Patches, files: ScriptFiles) -> None:
         paths = [str(arg) for arg in args if isinstance(arg, JavaObject)]
         for owner, left_out in _LEFT_OUT.items():
             if member.name in left_out and _is_a(member.container, owner):
-                if owner in _FILE_SYSTEMS:
-                    _leave_out(files, member.name, paths)
+                if owner in _FILE_SYSTEMS and not _leave_out(files, member.name, paths):
+                    return False
                 return left_out[member.name]
         for owner, names in _STOPPING.items():
             if member.name in names and _is_a(member.container, owner):
                 raise _stop(member.name, owner)
         if member.name in _READING and any(_is_a(member.container, e) for e in _FILE_SYSTEMS):
             if member.name == "exists" and len(paths) == 1:
-                return _exists(files, method, member, args, paths[0])
+                return _exists(files, method, member, args, full_path(paths[0]))
             for path in paths:
-                files.require_listable(member.name, path)
+                files.phantoms.require_none(member.name, full_path(path), is_pattern=True)
         return method(member, *args)
 
     def constructed(method: Callable[..., Any], owner: JavaClass, *args: Any) -> Any:
@@ -158,20 +159,28 @@ def intercept_java(patches: Patches, files: ScriptFiles) -> None:
 
 
 def _exists(
-    files: ScriptFiles, method: Callable[..., Any], member: JavaMember, args: Any, path: str
+    files: ScriptFiles, method: Callable[..., Any], member: JavaMember, args: Any, full: str
 ) -> Any:
     """Return whether a path exists for the script."""
     try:
-        seen = files.listings.stat_path(full_path(path))
+        seen = files.phantoms.seen(full, full)
     except FileNotFoundError:
         return False
-    return True if seen != full_path(path) else method(member, *args)
+    return True if seen != full else method(member, *args)
 
 
-def _leave_out(files: ScriptFiles, name: str, paths: list[str]) -> None:
-    for path in paths[:1]:
-        if name not in _DELETING or not files.is_removal_left_out(name, path):
+def _leave_out(files: ScriptFiles, name: str, paths: list[str]) -> bool:
+    """Note a call that does nothing. Returns whether it removes what is there for the script."""
+    for path in map(full_name, paths[:1]):
+        if name not in _DELETING:
             files.note_left_out(name, path)
+            continue
+        try:
+            if not files.is_removal_left_out(name, path):
+                files.leave_out(name, path)
+        except FileNotFoundError:
+            return False
+    return True
 
 
 def _is_of_spark() -> bool:

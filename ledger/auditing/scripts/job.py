@@ -1,10 +1,11 @@
 """The audit of one script: its sources, its outputs, and how it ended."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
+from time import time_ns
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -12,9 +13,16 @@ from pyspark.sql import Column, DataFrame
 
 from ledger.auditing.attribution import EXECUTION_ERRORS, Attribution, condition_of, in_few_shuffles
 from ledger.auditing.losses import OutputResult
+from ledger.auditing.options import options_of
 from ledger.auditing.outputs import HIDDEN, OutputLeaf, ids_on_main_routes
 from ledger.auditing.report import AuditReport
 from ledger.auditing.results import judged
+from ledger.auditing.scripts.changes import (
+    cached_leaves,
+    has_changed,
+    leaves,
+    require_same_options,
+)
 from ledger.auditing.scripts.file_columns import (
     reads_file_names,
     with_file_columns,
@@ -22,6 +30,7 @@ from ledger.auditing.scripts.file_columns import (
     without_metadata,
 )
 from ledger.auditing.scripts.partitions import left_outputs
+from ledger.auditing.scripts.phantoms import Phantoms, left_out
 from ledger.auditing.scripts.reader_options import require_no_drops, skipped_files
 from ledger.auditing.scripts.stops import first_line
 from ledger.auditing.scripts.tables import Tables, table_key
@@ -39,6 +48,7 @@ from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 from ledger.lineage.sites import UNKNOWN, Sites, user_line
 
+_NO_FILES = ("to_gbq", "to_sql")  # of pandas, which write tables
 _OF_NO_FILE = (
     "its rows come from no file or table in its plan, but from createDataFrame(), collect(), "
     "toPandas() or an RDD"
@@ -51,7 +61,6 @@ class JobAudit:
 
     ``folder``: of all copies. ``on_output`` is called with each output once it is written.
     ``paths_read``: the full paths of files that Spark has read, and that are no copies.
-    ``unwritten``: the full paths of files that pandas would have written.
     """
 
     folder: Path
@@ -61,38 +70,54 @@ class JobAudit:
     others: list[OutputResult] = field(default_factory=list)
     lock: RLock = field(default_factory=RLock)
     paths_read: set[str] = field(default_factory=set)
-    unwritten: set[str] = field(default_factory=set)
     written: Written = field(init=False)
+    phantoms: Phantoms = field(init=False)
     tables: Tables = field(init=False)
     _sources: Sources | None = None
     _by_key: dict[tuple[str, ...], AuditSource] = field(default_factory=dict)
     _refused: dict[tuple[str, ...], str] = field(default_factory=dict)
     _read: list[tuple[DataFrame, str]] = field(default_factory=list)
+    _read_at: dict[str, int] = field(default_factory=dict)
+    _changed: set[int] = field(default_factory=set)
+    _copied: dict[int, tuple[int, Mapping[str, str]]] = field(default_factory=dict)
     _taken: list[tuple[DataFrame, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.written = Written(self.folder)
-        self.tables = Tables(self.written)
+        self.phantoms = Phantoms(self.written, self.paths_read)
+        self.tables = Tables(self.written, self.phantoms)
 
-    def note_read(self, frame: DataFrame) -> None:
-        """Note a frame that the script has read from files or a table."""
+    def note_read(self, frame: DataFrame, at: int) -> None:
+        """Note a frame that the script has read from files or a table; see ``note_paths``."""
         self._read.append((frame, user_line() or UNKNOWN))
-        catalyst = Catalyst(frame.sparkSession)
-        self._note_paths(catalyst, catalyst.analyzed(frame))
+        self.note_paths(frame, at)
 
-    def _note_paths(self, catalyst: Catalyst, plan: Node) -> None:
-        paths = [each for node in _leaves(catalyst, plan) for each in _paths(catalyst, node)]
-        self.paths_read |= {
-            full for full in map(full_path, paths) if not full.startswith(f"{self.folder}/")
-        }
+    def note_paths(self, frame: DataFrame, at: int | None = None) -> None:
+        """Note the files of a frame. ``at``: the time before it read them, in nanoseconds; None: it
+        is not known.
+        """
+        catalyst = Catalyst(frame.sparkSession)
+        for node in leaves(catalyst, catalyst.analyzed(frame)):
+            for full in map(full_path, _paths(catalyst, node)):
+                if self._is_of_script(full):
+                    self.paths_read.add(full)
+                    if at is not None:
+                        self._read_at.setdefault(full, at)
+
+    def _is_of_script(self, full: str) -> bool:
+        """Whether a full path is in no copy."""
+        return not full.startswith(f"{self.folder}/")
 
     def write(self, frame: DataFrame, destination: Destination) -> WrittenOutput:
         """Write the rows of a frame to a copy, with the ids of their records."""
         with self.lock:
-            destination = destination.in_one_case()
+            destination = self.tables.located(destination.in_one_case())
             copy = self.written.next_copy()
             place = user_line() or UNKNOWN
-            output = WrittenOutput(destination.name, place, destination=destination, copy=copy)
+            options = options_of(frame.sparkSession)
+            output = WrittenOutput(
+                destination.name, place, destination=destination, copy=copy, options=options
+            )
             output.write_copy(frame, self._followed(frame, output))
             if destination.replaces:
                 live = self.written.live(destination.kind, destination.key)
@@ -114,7 +139,7 @@ class JobAudit:
         doubts = {}
         for frame, what in self._taken:
             catalyst = Catalyst(frame.sparkSession)
-            for node in _leaves(catalyst, catalyst.analyzed(frame)):
+            for node in leaves(catalyst, catalyst.analyzed(frame)):
                 source = self._by_key.get(_key(catalyst, node))
                 if source is not None:
                     doubts[source.number] = f"not known: rows went through {what}"
@@ -123,7 +148,8 @@ class JobAudit:
     def note_pandas(self, name: str, method: str) -> None:
         """Note an output that pandas would have written."""
         place = user_line() or UNKNOWN
-        self.unwritten.add(full_path(name))
+        if method not in _NO_FILES:
+            self.phantoms.unmade[full_path(name)] = left_out(method, full_path(name))
         why = f"pandas {method}() is left out: its rows went through the driver"
         self.others.append(OutputResult(name, place, why, is_final=True))
 
@@ -156,12 +182,14 @@ class JobAudit:
         named: set[tuple[str, ...]] = set()
         for frame, place in self._read:
             catalyst = Catalyst(frame.sparkSession)
-            for node in _leaves(catalyst, catalyst.analyzed(frame)):
+            for node in leaves(catalyst, catalyst.analyzed(frame)):
                 key = _key(catalyst, node)
                 others = (self._by_key, self._refused, named)
                 if relation_of(node) is None or any(key in each for each in others):
                     continue
                 if self._sources is not None and self._sources.leaf_of(node) is not None:
+                    continue
+                if catalyst.identity(relation_of(node)) in self._changed:
                     continue
                 try:
                     outputs = self._outputs_in(catalyst, node)
@@ -195,11 +223,12 @@ class JobAudit:
         original = catalyst.analyzed(frame)
         if original.isStreaming():
             raise CarryError(STREAMING)
-        self._note_paths(catalyst, original)
+        self.note_paths(frame)
         refused = self._follow_leaves(catalyst, sources, original, output)
         plan = catalyst.without_ctes(original)
         places = self.sites.places(catalyst, plan, original)
-        output.follow(Attribution(catalyst, sources, places, plan), with_file_columns)
+        attribution = Attribution(catalyst, sources, places, plan, options=output.options)
+        output.follow(attribution, with_file_columns)
         if refused:
             raise CarryError(refused)
         assert output.attribution is not None
@@ -219,8 +248,11 @@ class JobAudit:
         The output knows the sources of all others, so that none of them is judged without it.
         """
         refused, has_names = "", reads_file_names(catalyst, plan)
-        for node in _leaves(catalyst, plan):
+        cached = cached_leaves(catalyst, plan)
+        for node in leaves(catalyst, plan):
             try:
+                if catalyst.identity(node) in cached:
+                    self._require_as_cached(catalyst, sources, node, output)
                 self._follow_leaf(catalyst, sources, node, output, has_names)
             except (CarryError, InputError) as error:
                 refused = refused or str(error)
@@ -247,6 +279,7 @@ class JobAudit:
             output.has_driver_rows |= simple_name(node) in ("LocalRelation", "LogicalRDD")
             return
         leaf = sources.leaf_of(node)
+        is_known = leaf is not None
         if leaf is None:
             read = self._outputs_in(catalyst, node)
             self._require_all_records(catalyst, node)
@@ -257,8 +290,28 @@ class JobAudit:
             )
             sources.follow(node, leaf)
         output.sources |= frozenset(leaf.numbers)
+        if isinstance(leaf, AuditSource):
+            copied_at, options = self._copied[leaf.number]
+            if is_known:
+                _require_unchanged(catalyst, node, copied_at, "was copied")
+            require_same_options(leaf.name, options, output.options or {})
         if isinstance(leaf, OutputLeaf):
             output.reads += self._outputs_in(catalyst, node)
+
+    def _require_as_cached(
+        self, catalyst: Catalyst, sources: Sources, node: Node, output: WrittenOutput
+    ) -> None:
+        """Raise CarryError if files of a leaf have changed, whose rows Spark may have cached."""
+        paths = map(full_path, _paths(catalyst, node))
+        times = [self._read_at.get(each, 0) for each in paths if self._is_of_script(each)]
+        leaf = sources.leaf_of(node)
+        try:
+            if times:
+                _require_unchanged(catalyst, node, min(times), "was cached")
+        except CarryError:
+            output.sources |= frozenset(() if leaf is None else leaf.numbers)
+            self._changed.add(catalyst.identity(relation_of(node)))
+            raise
 
     def _require_all_records(self, catalyst: Catalyst, node: Node) -> None:
         """Raise CarryError if the reader of files drops records; note it if it may skip files."""
@@ -304,11 +357,13 @@ class JobAudit:
             frame, others = catalyst.frame(without_metadata(catalyst, node)), 0
             if has_names:
                 frame, others = with_metadata(catalyst, node)
+            now = time_ns(), options_of(catalyst.spark)
             try:
                 self._by_key[key] = sources.copied(name, frame, others)
             except (InputError, PySparkException, Py4JError) as error:
                 self._refused[key] = f"its records cannot be copied: {first_line(str(error))}"
                 raise CarryError(self._refused[key]) from error
+            self._copied[self._by_key[key].number] = now
         return self._by_key[key]
 
     def _outputs_in(self, catalyst: Catalyst, node: Node) -> list[WrittenOutput]:
@@ -338,11 +393,6 @@ class JobAudit:
             )
 
 
-def _leaves(catalyst: Catalyst, node: Node) -> list[Node]:
-    below = [*catalyst.children(node), *catalyst.subqueries(node)]
-    return [leaf for child in below for leaf in _leaves(catalyst, child)] if below else [node]
-
-
 def _paths(catalyst: Catalyst, node: Node) -> list[str]:
     """The paths of the files that a leaf reads; none: it reads no files."""
     relation = relation_of(node)
@@ -365,6 +415,15 @@ def _table(node: Node) -> list[str]:
         table = node.identifier().get()
         return [*map(str, (*catalog, *table.namespace(), table.name()))]
     return []
+
+
+def _require_unchanged(catalyst: Catalyst, node: Node, since: int, what: str) -> None:
+    """Raise CarryError if local files of a leaf have changed since a time, in nanoseconds."""
+    if _paths(catalyst, node) and has_changed(relation_of(node), since):
+        raise CarryError(
+            f"{_name(catalyst, node)} has changed since it {what}, so it is not known which "
+            "records the output has. Write the output before, or read the files again after"
+        )
 
 
 def _reads(catalyst: Catalyst, node: Node, folder: Path) -> bool:

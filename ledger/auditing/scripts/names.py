@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.tables import Tables, name_parts, quoted, table_parts
-from ledger.auditing.scripts.written import full_path
+from ledger.auditing.scripts.written import alternatives, full_path
 from ledger.lineage.catalyst import Catalyst, Expression, Node
 from ledger.lineage.nodes import simple_name
 
@@ -49,6 +49,10 @@ def with_copies(tables: Tables, spark: SparkSession, text: str, plan: Node) -> s
         if simple_name(node) == _RELATION:
             parts = [str(part) for part in catalyst.items(node.multipartIdentifier())]
             require_table(tables, spark, parts)
+        if simple_name(node) == "PlanWithUnresolvedIdentifier" and (tables or tables.phantoms):
+            raise ScriptStop(
+                "reads a table by IDENTIFIER(), whose name the audit cannot read: expected its name"
+            )
     if not tables:
         return text
     edits = _edits(tables, spark, text, plan)
@@ -85,13 +89,14 @@ def require_unwritten(tables: Tables, spark: SparkSession, path: str) -> None:
     """End the script if SQL names a path whose files are not as the script left them."""
     if not path:
         return
-    full = full_path(path)
-    if own := tables.written.at(spark, full):
-        raise ScriptStop(
-            f"reads {path} in SQL, where it has written {own[0].name}: the audit has written a "
-            "copy instead. Read the path with spark.read, or the table by its name"
-        )
-    tables.require_readable(full)
+    for each in map(full_path, alternatives(spark, path)):
+        if own := tables.written.at(spark, each):
+            raise ScriptStop(
+                f"reads {path} in SQL, where it has written {own[0].name}: the audit has written a "
+                "copy instead. Read the path with spark.read, or the table by its name"
+            )
+        tables.phantoms.require_readable(each)
+        tables.phantoms.read.add(each)
 
 
 def require_table(tables: Tables, spark: SparkSession, name: str | Sequence[str]) -> None:
@@ -121,10 +126,6 @@ def _edits(tables: Tables, spark: SparkSession, text: str, plan: Node) -> list[E
     nodes = list(_nodes(catalyst, plan))
     for node, ctes in nodes:
         name = simple_name(node)
-        if name == "PlanWithUnresolvedIdentifier":
-            raise ScriptStop(
-                "reads a table by IDENTIFIER(), whose name the audit cannot read: expected its name"
-            )
         if name not in _NAMED:
             continue
         parts = [str(part) for part in catalyst.items(node.multipartIdentifier())]

@@ -28,16 +28,22 @@ class Patches:
         if method is None:
             return
 
-        @wraps(method)
+        function = method.__func__ if isinstance(method, staticmethod) else method
+
+        @wraps(function)
         def replaced(*args: Any, **kwargs: Any) -> Any:
             if _own.get():
-                return method(*args, **kwargs)
+                return function(*args, **kwargs)
             with own_calls():
-                return other(method, *args, **kwargs)
+                return other(function, *args, **kwargs)
 
+        new: Any = replaced
+        if isinstance(owner, ModuleType):
+            new = _Function(owner.__name__, replaced, function)
+        elif isinstance(method, staticmethod):
+            new = staticmethod(replaced)
         self._replaced.append((owner, name, method))
-        is_module = isinstance(owner, ModuleType)
-        setattr(owner, name, _Function(owner.__name__, replaced, method) if is_module else replaced)
+        setattr(owner, name, new)
 
     def replace_property(self, owner: type, name: str, other: Callable[[Any], Any]) -> None:
         """Have ``other(self)`` called for a property."""

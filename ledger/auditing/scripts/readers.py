@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable
+from time import time_ns
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -11,12 +12,15 @@ from pyspark.sql.catalog import Catalog, Table
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from ledger.auditing.outputs import HIDDEN
+from ledger.auditing.scripts.changes import leaves
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.names import require_table
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.tables import name_parts, quoted, table_parts
 from ledger.auditing.scripts.written import NATIVE, WrittenOutput, alternatives, full_path
+from ledger.lineage.catalyst import Catalyst
+from ledger.lineage.nodes import simple_name
 
 _READING = ("csv", "json", "load", "orc", "parquet", "text", "xml")
 _REDIRECTED = (
@@ -51,8 +55,9 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
         with job.lock:
             frame = _of_outputs(job, method, reader, args, kwargs)
         if frame is None:
+            at = time_ns()
             frame = method(reader, *args, **kwargs)
-            job.note_read(frame)
+            job.note_read(frame, at)
         return frame
 
     def table(method: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> DataFrame:
@@ -67,8 +72,10 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
         if view is not None:  # dropped, which Spark says
             return cast(DataFrame, method(owner, view))
         require_table(job.tables, session, name)
+        at = time_ns()
         frame: DataFrame = method(owner, *args, **kwargs)
-        job.note_read(frame)
+        require_no_jdbc_table(job, frame)
+        job.note_read(frame, at)
         return frame
 
     def jdbc(
@@ -76,8 +83,9 @@ def intercept_reads(patches: Patches, job: JobAudit) -> None:
     ) -> DataFrame:
         bound = inspect.signature(method).bind(reader, *args, **kwargs).arguments
         require_no_jdbc(job, bound["url"], bound["table"])
+        at = time_ns()
         frame: DataFrame = method(reader, *args, **kwargs)
-        job.note_read(frame)
+        job.note_read(frame, at)
         return frame
 
     for name in ("format", "option", "options", "schema"):
@@ -141,6 +149,17 @@ def require_no_jdbc(job: JobAudit, url: Any, table: Any) -> None:
         )
 
 
+def require_no_jdbc_table(job: JobAudit, frame: DataFrame) -> None:
+    """End the script if a frame reads a table of a catalog of JDBC that it has written."""
+    catalyst = Catalyst(frame.sparkSession)
+    for node in leaves(catalyst, catalyst.analyzed(frame)):
+        if simple_name(node) == "DataSourceV2Relation":
+            table = node.table()
+            if str(table.getClass().getSimpleName()) == "JDBCTable":
+                options = table.jdbcOptions()
+                require_no_jdbc(job, options.url(), options.tableOrQuery())
+
+
 def _database(url: str) -> str:
     """The database of a URL of JDBC, without a user and parameters."""
     return re.sub(r"//[^/]*@", "//", re.split("[?;]", url)[0]).rstrip("/").lower()
@@ -178,7 +197,7 @@ def _of_outputs(
             files, written = job.written.files_of(reader._spark, full_path(each))
             if not files:
                 has_others = True
-                job.tables.require_readable(full_path(each))
+                job.phantoms.require_readable(full_path(each))
             read += files
             outputs += written
     if not outputs:

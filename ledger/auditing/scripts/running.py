@@ -94,7 +94,6 @@ def audit_script(
 def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
     """Have reads, writes, statements and calls for files in the block intercepted."""
     patches = Patches()
-    job.tables.require_readable = files.require_readable
 
     def with_options(
         method: Callable[..., Any], session: SparkSession, *args: Any, **kwargs: Any
@@ -105,7 +104,7 @@ def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
 
     patches.replace(SparkSession, "__init__", with_options)
     intercept_reads(patches, job)
-    intercept_writes(patches, job, files.removed)
+    intercept_writes(patches, job)
     intercept_statements(patches, job)
     forbid(patches, job, files)
     _note_driver_rows(patches, job, files)

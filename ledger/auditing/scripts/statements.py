@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from time import time_ns
 from typing import Any
 
 import pyspark.sql.functions
@@ -24,7 +25,7 @@ from ledger.auditing.scripts.names import (
 )
 from ledger.auditing.scripts.partitions import partition_of
 from ledger.auditing.scripts.patches import Patches
-from ledger.auditing.scripts.readers import require_no_jdbc
+from ledger.auditing.scripts.readers import require_no_jdbc, require_no_jdbc_table
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.tables import (
     HIVE,
@@ -35,6 +36,7 @@ from ledger.auditing.scripts.tables import (
     quoted,
     require_no_view,
     table_key,
+    table_parts,
 )
 from ledger.auditing.scripts.writers import is_dynamic
 from ledger.auditing.scripts.written import Destination
@@ -100,7 +102,10 @@ def intercept_statements(patches: Patches, job: JobAudit) -> None:
         formatter = SQLStringFormatter(spark)
         try:
             text = formatter.format(query, **kwargs) if kwargs else query
+            at = time_ns()
             frame = _executed(job, spark, text, args)
+            require_no_jdbc_table(job, frame)
+            job.note_paths(frame, at)
         finally:
             formatter.clear()
         return frame
@@ -156,7 +161,7 @@ def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataF
                 continue
             if name == "CreateTable":
                 _declare(job, catalyst, command)
-            if name == "CreateNamespace" and _is_created(job, catalyst, command):
+            if name == "CreateNamespace" and _is_created(job, catalyst, command, text):
                 return spark.range(0).select()
             note = f"{_LEFT_OUT[name]} in SQL is left out"
             if note not in job.notes:
@@ -213,14 +218,16 @@ def _declare(job: JobAudit, catalyst: Catalyst, command: Node) -> None:
     job.tables.declare(spark, table_key(spark, parts), declared)
 
 
-def _is_created(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
+def _is_created(job: JobAudit, catalyst: Catalyst, command: Node, text: str) -> bool:
     """Create a database that ends with the session. Returns whether it is there."""
     if simple_name(command.name()) != "UnresolvedNamespace":
         return False
-    parts = [str(part) for part in catalyst.items(command.name().multipartIdentifier())]
-    return len(parts) == 1 and job.tables.create_database(
-        catalyst.spark, quoted(parts[0]), job.folder
-    )
+    spark, name = catalyst.spark, command.name().multipartIdentifier()
+    parts = table_parts(spark, [*map(str, catalyst.items(name)), "any table"])[:-1]
+    if not command.ifNotExists() and spark.catalog.databaseExists(".".join(map(quoted, parts))):
+        spark.sql(text)  # Spark says that there is one
+    properties = {str(p._1()): str(p._2()) for p in catalyst.items(command.properties().toSeq())}
+    return job.tables.create_database(spark, parts, properties.get("location"), job.folder)
 
 
 def _partitioned(catalyst: Catalyst, command: Node) -> Partitioned:
@@ -353,6 +360,7 @@ def _written(job: JobAudit, catalyst: Catalyst, command: Node, plan: Node, args:
         job.notes.append(f"{table} exists, so CREATE TABLE IF NOT EXISTS writes nothing")
         return
     frame = catalyst.frame(query)
+    require_no_jdbc_table(job, frame)
     if not is_made:
         require_no_view(catalyst.spark, parts)
         frame = job.tables.as_in_table(frame, key, _static(catalyst, command))

@@ -1,9 +1,9 @@
 """Tables that a script has written: each is shown by a global temporary view of its copies."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from ledger.auditing.outputs import HIDDEN
+from ledger.auditing.scripts.phantoms import Phantoms
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.written import NATIVE, Written, full_path
+from ledger.auditing.scripts.written import NATIVE, Destination, Written, full_path
 
 HIVE = "hive"
 _CATALOG = "spark_catalog"
@@ -74,16 +75,16 @@ class Tables:
     A view has a name that no script uses. It is gone once its table is dropped, so that Spark
     itself says that there is no such table.
 
-    ``require_readable``: raises an error for a full path whose files are not as the script left
-    them.
+    ``phantoms``: the paths whose files are not as the script left them.
     """
 
     written: Written
-    require_readable: Callable[[str], None] = lambda path: None
+    phantoms: Phantoms
     _views: dict[str, str] = field(default_factory=dict)
     _declared: dict[str, Declared] = field(default_factory=dict)
     _partitioned: dict[str, Partitioned] = field(default_factory=dict)
     _databases: list[str] = field(default_factory=list)
+    _locations: dict[str, str] = field(default_factory=dict)
     _left: set[str] = field(default_factory=set)
     _spark: SparkSession | None = None
 
@@ -96,28 +97,43 @@ class Tables:
         self._left.discard(key)
         self.show(spark, key)
 
-    def create_database(self, spark: SparkSession, name: str, folder: Path) -> bool:
+    def create_database(
+        self, spark: SparkSession, parts: Sequence[str], location: str | None, folder: Path
+    ) -> bool:
         """Create a database if it ends with the session. Returns whether it did or exists.
 
-        Ends the script in another catalog, whose databases are the user's.
+        Ends the script in another catalog, whose databases are the user's. ``parts``: of its name,
+        with the catalog. ``location``: of its files, which are in ``folder`` instead; None: the
+        warehouse.
         """
-        if spark.catalog.databaseExists(name):
+        if spark.catalog.databaseExists(".".join(map(quoted, parts))):
             return True
-        current = _state(spark).catalogManager().currentCatalog().name()
-        if current != _CATALOG:
+        of_catalog, *names = parts
+        name = ".".join(map(quoted, names))
+        if of_catalog != _CATALOG:
             raise ScriptStop(
-                f"creates the database {name} in the catalog {current}: expected the catalog "
+                f"creates the database {name} in the catalog {of_catalog}: expected the catalog "
                 f"{_CATALOG}, because the audit changes no other one. Create it before the audit"
             )
         catalog = str(spark.conf.get(f"spark.sql.catalog.{_CATALOG}", "builtin"))
         implementation = str(spark.conf.get("spark.sql.catalogImplementation"))
         if implementation != "in-memory" or catalog not in _IN_MEMORY:
             return False
-        location = f"file://{folder}/databases/{len(self._databases)}".replace("'", "\\'")
-        spark.sql(f"CREATE DATABASE {_CATALOG}.{name} LOCATION '{location}'")
+        own = f"{folder}/databases/{len(self._databases)}"
+        address = f"file://{own}".replace("'", "\\'")
+        spark.sql(f"CREATE DATABASE {_CATALOG}.{name} LOCATION '{address}'")
         self._databases.append(name)
+        warehouse = spark.conf.get("spark.sql.warehouse.dir")
+        self._locations[own] = full_path(location or f"{warehouse}/{names[-1]}.db")
         self._spark = spark
         return True
+
+    def located(self, to: Destination) -> Destination:
+        """Return a destination whose files are where the script wants the database to be."""
+        for own, location in self._locations.items():
+            if to.location.startswith(f"{own}/"):
+                return replace(to, location=f"{location}{to.location.removeprefix(own)}")
+        return to
 
     def show(self, spark: SparkSession, key: str) -> None:
         """Show the rows that a table has now."""

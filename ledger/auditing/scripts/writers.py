@@ -1,7 +1,6 @@
 """Writes of a script: each goes to a copy, and is followed."""
 
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -36,8 +35,8 @@ _ARGUMENTS = frozenset(
 )
 
 
-def intercept_writes(patches: Patches, job: JobAudit, removed: set[str]) -> None:
-    """Have the writes of a script done to copies. ``removed``: paths that it has removed."""
+def intercept_writes(patches: Patches, job: JobAudit) -> None:
+    """Have the writes of a script done to copies."""
 
     def configured(
         method: Callable[..., Any], writer: DataFrameWriter, *args: Any, **kwargs: Any
@@ -58,15 +57,13 @@ def intercept_writes(patches: Patches, job: JobAudit, removed: set[str]) -> None
         elif method.__name__ == "saveAsTable":
             frame = _as_saved(job, writer, frame, args, kwargs)
         destination = _destination(method, writer, frame, args, kwargs, len(job.written.outputs))
-        is_new = destination.kind == "path" and destination.key in removed
-        if not is_new and not _is_written(job, frame.sparkSession, destination):
+        if not _is_written(job, frame.sparkSession, destination):
             return
         if method.__name__ == "saveAsTable" and destination.mode != "append":
             is_hive = destination.format == HIVE
             job.tables.replace(destination.key, Partitioned(destination.partitions, is_hive))
         replaces = _replaced(job, frame.sparkSession, destination, method.__name__)
         job.write(frame, replace(destination, replaces=replaces))
-        removed.discard(destination.key)
 
     for name in (*_CONFIGURING, "partitionBy"):
         patches.replace(DataFrameWriter, name, configured)
@@ -98,7 +95,8 @@ def _is_written(job: JobAudit, spark: SparkSession, to: Destination) -> bool:
     """Return whether a write writes."""
     live = job.written.live(to.kind, to.key)
     if to.mode == "ignore":
-        exists = os.path.exists(to.key) if to.kind == "path" else job.tables.exists(spark, to.key)
+        is_path, there = to.kind == "path", job.phantoms.exists
+        exists = there(to.key) if is_path else job.tables.exists(spark, to.key)
         if exists and not live:
             job.notes.append(f"{to.name} exists, so a write with mode('ignore') writes nothing")
         return not exists and not live

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ledger.auditing.attribution import groups_in_memory
+from ledger.auditing.options import under_options
 from ledger.auditing.outputs import HIDDEN, AuditOutput, text_of_ids
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.sources import ids_in
@@ -54,12 +55,17 @@ class Destination:
     emptied: Partition | None = None
 
     def in_one_case(self) -> "Destination":
-        """Return it with partitions that have the names of its columns: Spark ignores the case."""
+        """Return a copy whose partitions are spelled as the columns are: Spark ignores the case."""
         names = {name.lower(): name for name in self.columns} | {
             name: name for name in self.columns
         }
         partitions = [names.get(each, names.get(each.lower(), each)) for each in self.partitions]
         return replace(self, partitions=tuple(partitions))
+
+    @property
+    def folder(self) -> str:
+        """The full path of its files; empty: it is not known, or there are none."""
+        return {"path": self.key, "table": self.location}.get(self.kind, "")
 
     @property
     def is_text(self) -> bool:
@@ -73,7 +79,7 @@ class WrittenOutput(AuditOutput):
     followed, ``HIDDEN``. ``files``: the same in its own format, once the script reads them.
     ``merged``: folders of the same with other outputs, which one was appended to.
     ``has_driver_rows``: rows come from the driver or an RDD. ``left``: outputs at its place that it
-    has not replaced.
+    has not replaced. ``options``: those of the session at the write.
     """
 
     destination: Destination = field(kw_only=True)
@@ -83,6 +89,7 @@ class WrittenOutput(AuditOutput):
     has_driver_rows: bool = False
     left: list["WrittenOutput"] = field(default_factory=list)
     _partitions: dict[tuple[str, ...], set[Partition]] = field(default_factory=dict)
+    options: Mapping[str, str] | None = None
     _carried: DataFrame | None = None  # its rows with ids, which the copy has without them
 
     def write_copy(self, rows: DataFrame, carried: DataFrame | None) -> None:
@@ -127,10 +134,8 @@ class WrittenOutput(AuditOutput):
 
     def is_at(self, path: Path) -> bool:
         """Return whether a path is in the folder where the script wanted to write it."""
-        to = self.destination
-        key = to.key if to.kind == "path" else to.location
-        is_known = bool(key) and to.kind in ("path", "table")
-        return is_known and Path(key) in (path, *path.parents)
+        folder = self.destination.folder
+        return bool(folder) and Path(folder) in (path, *path.parents)
 
     @property
     def in_files(self) -> list[str]:
@@ -148,7 +153,8 @@ class WrittenOutput(AuditOutput):
         if self._carried is not None:
             without_ids = self.copy
             self.copy = without_ids.with_name(f"{without_ids.name}-with-ids")
-            self.write_rows(self._carried, [HIDDEN])
+            with under_options(spark, self.options):
+                self.write_rows(self._carried, [HIDDEN])
             self._carried = None
             shutil.rmtree(without_ids, ignore_errors=True)
         copied: DataFrame = spark.read.parquet(f"file://{self.copy}")
@@ -169,7 +175,8 @@ class WrittenOutput(AuditOutput):
                 writer = getattr(writer, name)(*args, **kwargs)
         if to.partitions:
             writer = writer.partitionBy(*to.partitions)
-        writer.mode("append").format(to.format).save(f"file://{folder}")
+        with under_options(spark, self.options):
+            writer.mode("append").format(to.format).save(f"file://{folder}")
 
 
 @dataclass
@@ -343,8 +350,7 @@ def named_path(path: str) -> str:
 
 
 def _at(spark: Any, path: str, to: Destination) -> bool:
-    key = to.key if to.kind == "path" else to.location if to.kind == "table" else ""
-    return bool(key) and _place(spark, path, key) is not None
+    return bool(to.folder) and _place(spark, path, to.folder) is not None
 
 
 def _place(spark: Any, path: str, key: str) -> str | None:
