@@ -1,4 +1,6 @@
-"""Files of a source: where they are, their age, content and number of records."""
+"""Files of a source: where they are, their age, content and number of records, and claims of
+them.
+"""
 
 import glob
 import hashlib
@@ -6,7 +8,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from typing import IO, cast
 from ledger.core.paths import is_local
 from ledger.core.streams import DecompressedStream
 from ledger.errors import ConfigurationError, InputError, UnavailableError
+from ledger.sources.base import Claim, Scope
 from ledger.storage import patterns, stores
 
 SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
@@ -281,3 +284,34 @@ def decompressed(stream: IO[bytes], how: str | None) -> IO[bytes]:
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
     with stream:
         yield from iter(partial(stream.read, _CHUNK), b"")
+
+
+def new_files(scope: Scope, room: int | None, count: Callable[[FoundFile], int]) -> Claim:
+    """The files below ``scope.path`` that no batch has claimed as they are now: as many as have
+    room for all their records, at least one.
+
+    ``count``: the most records that a file may hold; asked only if there is a ``room``.
+    """
+    files: list[FoundFile] = []
+    records = 0
+    unseen = scope.unclaimed(list_files(scope.path))
+    for file in scope.unclaimed(with_digests(unseen)):
+        if room is not None:
+            most = count(file)
+            if files and records + most > room:
+                break
+            records += most
+        files.append(file)
+    return scope.claim(files=tuple(files), records=None if room is None else records)
+
+
+def count_records(files: Iterable[FoundFile], count: Callable[[FoundFile], int], room: int) -> int:
+    """The most records that files may hold together, counted no further than the file with which
+    they exceed ``room``.
+    """
+    records = 0
+    for file in files:
+        records += count(file)
+        if records > room:
+            break
+    return records

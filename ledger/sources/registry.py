@@ -5,12 +5,9 @@ from typing import Any, TypeVar, cast
 
 from ledger.errors import DeclarationError
 from ledger.sources.base import Sought, Source
-from ledger.sources.files.kind import Files
-from ledger.sources.files.source import FileSource
-from ledger.sources.offsets.kind import Offsets
-from ledger.sources.offsets.source import OffsetSource
-from ledger.sources.sql.kind import Table
-from ledger.sources.sql.source import SqlSource
+from ledger.sources.files.source import Files, FileSource
+from ledger.sources.offsets.source import Offsets, OffsetSource
+from ledger.sources.sql.source import SqlSource, Table
 from ledger.types.ddl import check_types
 
 AnySource = FileSource | SqlSource | OffsetSource | Source

@@ -44,7 +44,7 @@ from ledger.spark.steps.results import result_of
 from ledger.spark.steps.source import reading, source_reader
 from ledger.spark.steps.stage import stage_output
 from ledger.store.connection import Database
-from ledger.types.spark_arrow import to_arrow_schema
+from ledger.types.spark import to_arrow_schema
 
 _MOST_COLUMNS = 8  # whose names are shown
 

@@ -20,7 +20,7 @@ SWALLOWED = "no output"  # the reason of what an on_read stage read and did not 
 
 
 @dataclass(frozen=True)
-class Owed:
+class AckPlan:
     """The files that a run folds into deltas, and the check before it commits.
 
     Empty in a run without tracking and downstream of the last tracked stage.
@@ -34,9 +34,9 @@ class Owed:
     drops: Callable[[FoldOutcome], Mapping[str, int]] = lambda outcome: outcome.drops
 
 
-def owed_by_stage(
+def ack_plan_of_stage(
     job: Job, run: OpenedRun, step: StageStep, rows: Rooting, manifest: Manifest
-) -> Owed:
+) -> AckPlan:
     """Return what a stage folds in a run, and the check of its commit.
 
     The check: rows, their roots and the number of their edges are those that were written. If the
@@ -47,9 +47,9 @@ def owed_by_stage(
     """
     tracks = job.pipeline.graph.tracks
     if not (run.batch.tracking and all(map(tracks, step.inputs))):
-        return Owed()
+        return AckPlan()
     if not tracks(step.name):
-        return Owed(readings(job, run), partial(require_read, job, run))
+        return AckPlan(readings(job, run), partial(require_read, job, run))
     by_reading = step.acks == "on_read"
     acks = fold_output if by_reading else fold_emitted
     own = partial(acks, emits_one=step.emits == "one")
@@ -72,12 +72,12 @@ def owed_by_stage(
         swallowed = outcome.posted.acked_edges - outcome.with_rows
         return {**outcome.drops, **({SWALLOWED: swallowed} if swallowed else {})}
 
-    return Owed(portions, check, drops)
+    return AckPlan(portions, check, drops)
 
 
-def owed_by_source(
+def ack_plan_of_source(
     job: Job, run: OpenedRun, manifest: Manifest, emitted: RootRange, failed: int, keeps_text: bool
-) -> Owed:
+) -> AckPlan:
     """Return what a source folds in a run, and the check of its commit. Each record is a root.
 
     The check: as many records are read back as were written, as many init deltas are folded as
@@ -87,7 +87,7 @@ def owed_by_source(
     ``keeps_text``: whether the text of these is kept.
     """
     if not run.batch.tracking:
-        return Owed()
+        return AckPlan()
     where = f"{run.step} in run {run.run_id}"
 
     def check(outcome: FoldOutcome) -> None:
@@ -97,7 +97,7 @@ def owed_by_source(
         require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
     first, roots = emitted.first_root, emitted.roots
-    return Owed([Records(manifest.files, first, roots, edges_of(job, run), keeps_text)], check)
+    return AckPlan([Records(manifest.files, first, roots, edges_of(job, run), keeps_text)], check)
 
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:

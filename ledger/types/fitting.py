@@ -9,8 +9,7 @@ from pyspark.sql.types import StructField, StructType
 from ledger.errors import DeclarationError, quote
 from ledger.types.python import SCALARS, Row, converted, converter_of
 from ledger.types.raw_rows import as_json, is_bytes
-from ledger.types.spark import without_lengths
-from ledger.types.spark_arrow import to_arrow_type
+from ledger.types.spark import to_arrow_type, without_lengths
 
 _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all of it
 

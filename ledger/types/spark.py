@@ -1,10 +1,21 @@
-"""Spark's types: their parts, and the same types with others in the place of scalars."""
+"""Spark's types: their parts, the same types with other scalars, and their Arrow types.
+
+A timestamp is in UTC or has no zone in Arrow, in each version of Spark.
+"""
 
 from collections.abc import Callable, Iterator
+from inspect import signature
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import types as T
+from pyspark.sql.pandas import types as conversions
 
 NESTED = (T.ArrayType, T.MapType, T.StructType)
+
+# Before Spark 4.2 a timestamp of Arrow gets no zone unless it is asked for.
+_ASKED = "timezone" in signature(conversions.to_arrow_type).parameters
+_UTC: dict[str, Any] = {"timezone": "UTC"} if _ASKED else {}
 
 Leaf = Callable[[T.DataType], T.DataType]
 
@@ -57,3 +68,18 @@ def _without_length(kind: T.DataType) -> T.DataType:
 def quoted(name: str) -> str:
     """A column's name as Spark takes it, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def to_arrow_type(kind: T.DataType) -> pa.DataType:
+    """Return a type of Spark as Arrow's."""
+    return conversions.to_arrow_type(kind, **_UTC)
+
+
+def to_arrow_schema(schema: T.StructType) -> pa.Schema:
+    """Return a schema of Spark as Arrow's."""
+    return conversions.to_arrow_schema(schema, **_UTC)
+
+
+def from_arrow_type(kind: pa.DataType) -> T.DataType:
+    """Return a type of Arrow as Spark's. Raises PySparkException if Spark has no such type."""
+    return conversions.from_arrow_type(kind, prefer_timestamp_ntz=True)  # not by default before 4.2

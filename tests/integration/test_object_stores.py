@@ -24,7 +24,7 @@ from ledger.sources.base import Claim
 from ledger.sources.files import blocks as cutting
 from ledger.sources.files import reader, text
 from ledger.sources.files.blocks import Block, cut, parts
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.listing import list_files, most_records, require_unchanged, with_digests
 from ledger.storage import stores
 from ledger.storage.folders import beside, remove_run_folder, require_writable, size_of

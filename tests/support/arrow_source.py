@@ -8,8 +8,7 @@ from pyspark.sql.types import StructField, StructType
 from ledger.core import path_templates
 from ledger.errors import InputError
 from ledger.sources.base import Source, SourceReader
-from ledger.sources.claims import new_files
-from ledger.sources.listing import find_files
+from ledger.sources.listing import find_files, new_files
 from ledger.sources.parsing.typed import check_schema, checked, parsed_again, struct
 from ledger.sources.registry import register
 from ledger.types.ddl import arrow_schema

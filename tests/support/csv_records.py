@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from pyspark.sql import types as T
 
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.vectorized.lines import Lines
 
 KINDS: dict[str, T.DataType] = {

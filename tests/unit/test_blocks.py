@@ -16,8 +16,8 @@ from ledger.core.column_names import ERROR, RAW
 from ledger.errors import InputError, redacted
 from ledger.sources.files import blocks, multiline
 from ledger.sources.files.blocks import Cutter, cut
+from ledger.sources.files.format import Format
 from ledger.sources.files.layouts import layouts
-from ledger.sources.files.lines import Format
 from ledger.sources.files.text import TextReader, blocks_of
 from ledger.sources.listing import FoundFile, most_records
 

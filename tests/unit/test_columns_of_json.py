@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as T
 
 from ledger.core.column_names import ERROR
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.parsing.exact import Parser
 from ledger.sources.vectorized.json_lines import read, reads
 from ledger.sources.vectorized.lines import Lines, Read

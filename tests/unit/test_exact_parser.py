@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from ledger.core.column_names import ERROR, RAW
 from ledger.errors import shown
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.parsing.dates import days_of, reader_of
 from ledger.sources.parsing.exact import Parser
 from ledger.sources.parsing.json_text import MOST_NESTED, Number, parser_of, text_of

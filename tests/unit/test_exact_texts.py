@@ -8,7 +8,7 @@ from pyspark.sql import types as T
 
 from ledger.core.column_names import ERROR
 from ledger.errors import shown
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.parsing.csv_text import STRAY
 from ledger.sources.parsing.exact import Parser
 from ledger.sources.parsing.scalars import FORMATS, value_of

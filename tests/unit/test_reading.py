@@ -34,8 +34,9 @@ from ledger.core.column_names import RAW
 from ledger.errors import InputError, UnavailableError, redacted, shown
 from ledger.settings import Settings
 from ledger.sources.files import layouts as files
-from ledger.sources.files import lines, multiline
+from ledger.sources.files import multiline
 from ledger.sources.files.blocks import cut
+from ledger.sources.files.format import Format
 from ledger.sources.files.text import TextReader
 from ledger.sources.listing import FoundFile, most_records
 from ledger.sources.parsing import json_text
@@ -53,7 +54,7 @@ def schema(**kinds):
 
 
 def form(**options):
-    return lines.Format("csv", schema(n=FloatType()), ["n", "s"], None, options, multiline=True)
+    return Format("csv", schema(n=FloatType()), ["n", "s"], None, options, multiline=True)
 
 
 def read(path, data, header=None, **options):

@@ -29,7 +29,7 @@ from ledger.errors import (
 )
 from ledger.settings import Settings
 from ledger.sources.files.blocks import Block, cut, parts
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.listing import (
     find_files,
     list_files,

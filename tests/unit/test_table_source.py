@@ -23,8 +23,7 @@ from sqlalchemy import create_engine
 
 from ledger import SqlSource
 from ledger.errors import ConfigurationError, DeclarationError, IntegrityError, shown
-from ledger.sources.cursor import from_text, to_text
-from ledger.sources.sql.timestamps import TimestampForm
+from ledger.sources.sql.cursor import TimestampForm, from_text, to_text
 from ledger.sources.sql.writers import POLL_SECONDS, RunningTransaction, outwait
 from ledger.types.fitting import of_table
 from ledger.types.raw_rows import from_raw, raw

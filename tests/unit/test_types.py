@@ -14,7 +14,7 @@ from pyspark.sql.types import (
 from ledger.sinks.delta import schema as delta
 from ledger.sinks.postgres import types as postgres
 from ledger.types.arrow import differences, nullable, scalar
-from ledger.types.spark_arrow import to_arrow_schema
+from ledger.types.spark import to_arrow_schema
 
 ONE_NAME = [
     ("string", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]),

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.vectorized import csv, texts
 from ledger.sources.vectorized.lines import Lines
 from tests.support.csv_records import CLEAN, KINDS, clean, form, records

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.vectorized.json_lines import read, reads
 from ledger.sources.vectorized.lines import Lines
 

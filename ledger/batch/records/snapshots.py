@@ -20,7 +20,7 @@ from ledger.core.declared_steps import DeclaredStep
 from ledger.core.paths import without_file_scheme
 from ledger.core.redaction import Redaction
 from ledger.errors import MASK
-from ledger.sources.files.dialect import Dialect
+from ledger.sources.files.format import Dialect
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile
 from ledger.store.queries.payloads import EmittedRecords

@@ -18,7 +18,7 @@ import numpy as np
 
 from ledger.core.streams import ChunkStream
 from ledger.errors import InputError
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.files.multiline import Splitter
 from ledger.sources.listing import compression, decompressed
 from ledger.sources.vectorized.lines import Lines

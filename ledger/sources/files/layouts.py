@@ -16,13 +16,13 @@ from pyspark.sql.types import StructField, StructType
 
 from ledger.core.paths import is_local
 from ledger.errors import InputError, LedgerError, quote, together
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.listing import UNREADABLE, opened
 from ledger.sources.parsing.keys import folded, spelt
 from ledger.sources.parsing.typed import check_columns
 from ledger.storage import parquet, stores
 from ledger.types.arrow import is_list, parts, plain, rebuilt
-from ledger.types.spark_arrow import from_arrow_type
+from ledger.types.spark import from_arrow_type
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from ledger.sources.files import layouts as files
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 
 MOST_LINES = 10_000  # of one record: one of more fails, and only so many of its lines are kept
 TOO_LONG = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ledger.sources.base import Sought
-from ledger.sources.files.dialect import Dialect
+from ledger.sources.files.format import Dialect
 from ledger.sources.listing import opened
 
 MOST_BYTES = 64 << 20  # of a file that are looked at: a person waits for the answer

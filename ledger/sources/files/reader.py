@@ -16,8 +16,9 @@ from ledger.core.paths import literal
 from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
 from ledger.sources.base import Claim, SourceReader, WrittenFiles
-from ledger.sources.files import absent, lines, writing
+from ledger.sources.files import absent, writing
 from ledger.sources.files import layouts as files
+from ledger.sources.files.format import Format
 from ledger.sources.files.multiline import TOO_LONG
 from ledger.sources.files.source import FileSource
 from ledger.sources.files.text import TextReader, blocks_of
@@ -175,7 +176,7 @@ class Reader(SourceReader):
             return layouts
         return [files.Layout(tuple(self.schema.names), tuple(paths), {})]
 
-    def _with_names(self, records: DataFrame, form: lines.Format) -> DataFrame:
+    def _with_names(self, records: DataFrame, form: Format) -> DataFrame:
         """The records with the columns of their file, where these are read by name."""
         if not self._source.by_name:
             return records
@@ -226,9 +227,9 @@ class Reader(SourceReader):
         form = self._form(names)
         return self._with_names(_parsed_again(spoilt.drop(NAMES), form), form)
 
-    def _form(self, names: Sequence[str]) -> lines.Format:
+    def _form(self, names: Sequence[str]) -> Format:
         source = self._source
-        return lines.Format(
+        return Format(
             source.format,
             self.schema,
             names,
@@ -238,7 +239,7 @@ class Reader(SourceReader):
         )
 
 
-def _parsed_again(spoilt: DataFrame, form: lines.Format) -> DataFrame:
+def _parsed_again(spoilt: DataFrame, form: Format) -> DataFrame:
     """Records by their ``RAW`` as ``stored_schema`` has them, with their other columns."""
     others = [field for field in spoilt.schema.fields if field.name not in (RAW, ERROR)]
     schema = StructType([*others, *stored_schema(form.schema).fields])

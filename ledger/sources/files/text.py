@@ -20,12 +20,12 @@ from ledger.core.column_names import BETWEEN, FILE
 from ledger.core.paths import is_local
 from ledger.errors import InputError, quote
 from ledger.sources.files.blocks import BLOCK, Block, Cutter, body, cut, text_lines
+from ledger.sources.files.format import Format
 from ledger.sources.files.layouts import encoded
-from ledger.sources.files.lines import Format
 from ledger.sources.files.multiline import TOO_LONG
 from ledger.sources.listing import UNREADABLE, FoundFile, compression
 from ledger.sources.parsing.exact import OF_FAILED, Parser, stored_schema
-from ledger.sources.vectorized.choice import reader_of
+from ledger.sources.vectorized import csv, json_lines
 from ledger.sources.vectorized.lines import Lines, Read
 from ledger.storage.folders import FULL, no_space
 from ledger.types.spark import quoted
@@ -77,7 +77,8 @@ class TextReader:
 
     @cached_property
     def _by_columns(self) -> Callable[[Lines, Format], Read] | None:
-        return reader_of(self.form)
+        by_columns = {"csv": csv, "json": json_lines}[self.form.format]
+        return by_columns.read if by_columns.reads(self.form) else None
 
     @cached_property
     def _parser(self) -> Parser:

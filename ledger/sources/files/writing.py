@@ -19,7 +19,7 @@ from ledger.sources.files.text import BLOCK_NUMBER, TextReader, in_tasks, url
 from ledger.sources.parsing.exact import stored_schema
 from ledger.storage.folders import FULL, no_space
 from ledger.storage.parquet import SPARK_SCHEMA
-from ledger.types.spark_arrow import to_arrow_schema
+from ledger.types.spark import to_arrow_schema
 
 GROUP_BYTES = 64 << 20
 _SPARK_VERSION = "org.apache.spark.version"  # without it dates may be taken for those of Spark 2

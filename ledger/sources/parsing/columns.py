@@ -16,8 +16,7 @@ from ledger.sources.parsing.json_text import Doubled, Number, allows, text_of
 from ledger.sources.parsing.scalars import BASE64, FORMATS, Make, maker_of
 from ledger.sources.vectorized import texts
 from ledger.sources.vectorized.lines import mask
-from ledger.types.spark import nullable, without_lengths
-from ledger.types.spark_arrow import to_arrow_type
+from ledger.types.spark import nullable, to_arrow_type, without_lengths
 
 Values = Sequence[Any]
 # Makes an array of values, null where one does not fit, and the places of those that do not.

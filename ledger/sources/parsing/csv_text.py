@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 
 UNCLOSED = "a quote is never closed"
 PARTED = (

@@ -11,13 +11,12 @@ from pyspark.sql import types as T
 
 from ledger.core.column_names import ERROR, RAW
 from ledger.errors import quote
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.parsing import csv_text, json_text
 from ledger.sources.parsing.columns import Fit, of_json, of_texts
 from ledger.sources.parsing.json_text import Doubled, text_of
 from ledger.sources.parsing.keys import misspelt
-from ledger.types.spark import nullable, without_lengths
-from ledger.types.spark_arrow import to_arrow_schema
+from ledger.types.spark import nullable, to_arrow_schema, without_lengths
 
 NOT_UTF8 = "not UTF-8"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it

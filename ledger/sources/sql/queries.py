@@ -12,10 +12,9 @@ from sqlalchemy import Connection
 
 from ledger.core.text import quantity
 from ledger.errors import InputError, NotReadyError, quote
-from ledger.sources.cursor import Range, Value
 from ledger.sources.sql.connection import SourceTable, asking, connected, find_table
+from ledger.sources.sql.cursor import Range, TimestampForm, Value, timestamp_form
 from ledger.sources.sql.source import SqlSource
-from ledger.sources.sql.timestamps import TimestampForm, timestamp_form
 from ledger.sources.sql.writers import (
     POLL_SECONDS,
     Relations,

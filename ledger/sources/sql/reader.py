@@ -11,10 +11,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from ledger.core.column_names import ERROR, MESSAGE, RAW
 from ledger.sources.base import Claim, SourceReader
-from ledger.sources.cursor import Range, from_text
 from ledger.sources.parsing.exact import OF_FAILED
 from ledger.sources.parsing.typed import aligned, check_schema, struct
 from ledger.sources.sql import queries as source_tables
+from ledger.sources.sql.cursor import Range, from_text
 from ledger.sources.sql.source import SqlSource
 from ledger.types.fitting import Fitting, of_table
 from ledger.types.raw_rows import from_raw, raw

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyspark.sql import types as T
 
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.parsing.scalars import FORMATS
 from ledger.sources.vectorized import texts
 from ledger.sources.vectorized.lines import Lines, Read, is_utf8, mask
-from ledger.types.spark_arrow import to_arrow_type
+from ledger.types.spark import to_arrow_type
 
 # The exact reader fails a record that has one of these, or begins with the mark.
 _DOUBTFUL = "\ufeff\0\uffff"

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from pyarrow import json
 from pyspark.sql import types as T
 
-from ledger.sources.files.lines import Format
+from ledger.sources.files.format import Format
 from ledger.sources.parsing.json_text import MOST_NESTED
 from ledger.sources.parsing.keys import folded
 from ledger.sources.parsing.scalars import FORMATS
 from ledger.sources.vectorized.lines import Lines, Read, mask
 from ledger.sources.vectorized.texts import TIMES, converted, converts
-from ledger.types.spark_arrow import to_arrow_type
+from ledger.types.spark import to_arrow_type
 
 # What the exact reader refuses, and Arrow's takes in a field that is no column.
 _REFUSED = (

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from ledger.types.spark_arrow import to_arrow_type
+from ledger.types.spark import to_arrow_type
 
 TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 # Of other signs and digits, such as +5 and those of Arabic, Spark makes numbers and Arrow none.

@@ -25,7 +25,7 @@ from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
 from ledger.storage.manifest import Manifest
-from ledger.types.spark_arrow import to_arrow_schema
+from ledger.types.spark import to_arrow_schema
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ledger.spark.job import Job, require_equal
 from ledger.spark.origins.choice import origin_of
 from ledger.spark.origins.snapshot import UNTRACKED, Snapshot
 from ledger.spark.session import SPARK_ERRORS
-from ledger.spark.tracking import owed_by_source, posted
+from ledger.spark.tracking import ack_plan_of_source, posted
 from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
 
@@ -43,8 +43,8 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     with reading(reader):
         nulls = list(reader.null_columns(manifest.paths))
     emitted = _reserved(job, run, manifest)
-    owed = owed_by_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masks)
-    outcome = fold(job, run, owed.portions, owed.check, Spans([emitted]))
+    plan = ack_plan_of_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masks)
+    outcome = fold(job, run, plan.portions, plan.check, Spans([emitted]))
     read, failed = manifest.rows, outcome.posted.failed_roots
     record = Record(read, output_rows=read - failed, failed_rows=failed, null_columns=nulls)
     record = posted(record, outcome)

@@ -24,7 +24,7 @@ from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.job import STORED, Job, require_equal, write_files
 from ledger.spark.steps.anchor_errors import explained_anchors, how_to_keep
 from ledger.spark.steps.record_task import Taking, transform
-from ledger.spark.tracking import owed_by_stage, posted
+from ledger.spark.tracking import ack_plan_of_stage, posted
 from ledger.storage.manifest import take_manifest
 from ledger.types.fitting import yielded
 from ledger.types.spark import walk, without_lengths
@@ -47,10 +47,10 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         output_rows=manifest.rows - wrote.failed - wrote.dropped,
         failed_rows=wrote.failed,
     )
-    owed = owed_by_stage(job, run, step, rows, manifest)
-    outcome = fold(job, run, owed.portions, owed.check)
+    plan = ack_plan_of_stage(job, run, step, rows, manifest)
+    outcome = fold(job, run, plan.portions, plan.check)
     record = posted(record, outcome)
-    drops = owed.drops(outcome)
+    drops = plan.drops(outcome)
     commit(job.database, run, StepOutput(record, manifest.files, outcome.post, drops))
     return record
 

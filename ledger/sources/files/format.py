@@ -1,10 +1,13 @@
-"""The grammar of CSV by which records, headers and keys are cut into fields."""
+"""The form of the records of a text, and the grammar by which CSV is cut into fields."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _NAMES = ("quote", "escape", "emptyValue", "null_value")
 
@@ -125,3 +128,24 @@ class Dialect:
 
     def _is_quoted(self, field: str) -> bool:
         return bool(self.quote) and field.startswith(self.quote)
+
+
+@dataclass(frozen=True)
+class Format:
+    """The format in which the records of a text are written.
+
+    ``names``: the columns of a CSV record, in its order; some may be none of the schema's.
+    ``multiline``: whether a value in quotes may hold line breaks.
+    """
+
+    format: str
+    schema: "StructType"
+    names: Sequence[str]
+    null_value: str | None
+    options: Mapping[str, str]
+    multiline: bool = False
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """The rules by which a CSV record is cut into its fields."""
+        return Dialect({**self.options, "null_value": self.null_value})
