@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ledger.sinks.parquet.sink import ParquetSink
     from ledger.sinks.postgres.sink import PostgresSink
     from ledger.sources.files.source import FileSource
-    from ledger.sources.offsets.source import OffsetSource
+    from ledger.sources.offsets import OffsetSource
     from ledger.sources.sql.source import SqlSource
 
 __all__ = [
@@ -35,7 +35,7 @@ _MODULES = {
     "sinks.parquet.sink": ("ParquetSink",),
     "sinks.postgres.sink": ("PostgresSink",),
     "sources.files.source": ("FileSource",),
-    "sources.offsets.source": ("OffsetSource",),
+    "sources.offsets": ("OffsetSource",),
     "sources.sql.source": ("SqlSource",),
 }
 

@@ -28,8 +28,7 @@ from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
-from ledger.sources.base import Claim, Scope
-from ledger.sources.listing import FoundFile
+from ledger.sources.base import Claim, FoundFile, Scope
 from ledger.store.connection import Database
 from ledger.store.queries import batches, pipelines
 from ledger.store.queries import claims as queries

@@ -15,9 +15,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ledger.settings import Settings
-    from ledger.sources.listing import FoundFile
 
 _RAISED = re.compile(r"ledger\.errors\.(\w+): (.*)")
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file as it was found. ``digest``: SHA-256 of its content, of small files only.
+    ``version``: what its store calls this content, of files that were looked at alone; empty where
+    it has no word for that."""
+
+    path: str
+    bytes: int
+    modified_at: datetime
+    digest: str | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class Claim:
 
     source: str
     path: str
-    files: "tuple[FoundFile, ...]" = ()
+    files: tuple[FoundFile, ...] = ()
     start: Any = None
     end: Any = None
     number: int | None = None

@@ -11,8 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
 from itertools import islice
@@ -21,7 +20,7 @@ from typing import IO, cast
 from ledger.core.paths import is_local
 from ledger.core.streams import DecompressedStream
 from ledger.errors import ConfigurationError, InputError, UnavailableError
-from ledger.sources.base import Claim, Scope
+from ledger.sources.base import Claim, FoundFile, Scope
 from ledger.storage import patterns, stores
 
 SMALL = 1 << 20  # bytes up to which a file's content decides whether it is new
@@ -37,19 +36,6 @@ _ARCHIVES = (
     *(".xz", ".br", ".deflate", ".snappy", ".lz4", ".lzo"),
 )
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-
-
-@dataclass(frozen=True)
-class FoundFile:
-    """A file as it was found. ``digest``: SHA-256 of its content, of small files only.
-    ``version``: what its store calls this content, of files that were looked at alone; empty where
-    it has no word for that."""
-
-    path: str
-    bytes: int
-    modified_at: datetime
-    digest: str | None = None
-    version: str = ""
 
 
 def list_files(pattern: str) -> list[FoundFile]:

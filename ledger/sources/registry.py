@@ -5,9 +5,11 @@ from typing import Any, TypeVar, cast
 
 from ledger.errors import DeclarationError
 from ledger.sources.base import Sought, Source
-from ledger.sources.files.source import Files, FileSource
-from ledger.sources.offsets.source import Offsets, OffsetSource
-from ledger.sources.sql.source import SqlSource, Table
+from ledger.sources.files.kind import Files
+from ledger.sources.files.source import FileSource
+from ledger.sources.offsets import Offsets, OffsetSource
+from ledger.sources.sql.kind import Table
+from ledger.sources.sql.source import SqlSource
 from ledger.types.ddl import check_types
 
 AnySource = FileSource | SqlSource | OffsetSource | Source
@@ -26,7 +28,7 @@ def register(declared: Declared, kind: Callable[[Any], Source] | None = None) ->
     ``kind``: makes the ``Source`` of such an object; None: it is one itself, so that ``@register``
     stands above the class.
     """
-    _KINDS[declared] = kind or _itself
+    _KINDS[declared] = kind or (lambda source: source)
     return declared
 
 
@@ -63,7 +65,3 @@ def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> 
     ]
     asked = (cast(type[Source], kind).lines_of(path, sought, layout) for kind in kinds)
     return next(filter(None, asked), {})
-
-
-def _itself(source: Source) -> Source:
-    return source

@@ -13,7 +13,7 @@ from pyspark.sql.pandas import types as conversions
 
 NESTED = (T.ArrayType, T.MapType, T.StructType)
 
-# Before Spark 4.2 a timestamp of Arrow gets no zone unless it is asked for.
+# Before Spark 4.2 the zone is UTC without being asked for.
 _ASKED = "timezone" in signature(conversions.to_arrow_type).parameters
 _UTC: dict[str, Any] = {"timezone": "UTC"} if _ASKED else {}
 

@@ -30,9 +30,9 @@ from ledger.sources.base import raised_by_task
 from ledger.sources.sql import queries as source_tables
 from ledger.sources.sql import writers as source_writers
 from ledger.sources.sql.cursor import from_text, to_text
+from ledger.sources.sql.kind import Table
 from ledger.sources.sql.queries import reach, safe_bound, slices
 from ledger.sources.sql.reader import TableReader
-from ledger.sources.sql.source import Table
 from ledger.store import embedded
 
 BRIEF = 0.5  # seconds to wait for a transaction that does not end

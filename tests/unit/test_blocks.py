@@ -14,12 +14,13 @@ from pyspark.sql.types import FloatType, StringType, StructField, StructType
 
 from ledger.core.column_names import ERROR, RAW
 from ledger.errors import InputError, redacted
+from ledger.sources.base import FoundFile
 from ledger.sources.files import blocks, multiline
 from ledger.sources.files.blocks import Cutter, cut
 from ledger.sources.files.format import Format
 from ledger.sources.files.layouts import layouts
 from ledger.sources.files.text import TextReader, blocks_of
-from ledger.sources.listing import FoundFile, most_records
+from ledger.sources.listing import most_records
 
 # No record has the second column, so each fails, and keeps its bytes.
 SCHEMA = StructType([StructField("n", FloatType()), StructField("never", FloatType(), False)])

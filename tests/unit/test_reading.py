@@ -33,12 +33,13 @@ from ledger import FileSource
 from ledger.core.column_names import RAW
 from ledger.errors import InputError, UnavailableError, redacted, shown
 from ledger.settings import Settings
+from ledger.sources.base import FoundFile
 from ledger.sources.files import layouts as files
 from ledger.sources.files import multiline
 from ledger.sources.files.blocks import cut
 from ledger.sources.files.format import Format
 from ledger.sources.files.text import TextReader
-from ledger.sources.listing import FoundFile, most_records
+from ledger.sources.listing import most_records
 from ledger.sources.parsing import json_text
 from ledger.sources.parsing.keys import folded, spelt
 from ledger.sources.references import Reference

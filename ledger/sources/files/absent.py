@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
@@ -46,7 +46,19 @@ class Keys:
         for path in self.absent:
             beside = [other for other in self.others if other[:-1] == path[:-1]]
             if beside:
-                raise _renamed(where, path, beside)
+                name = shown(path)
+
+                def likeness(other: KeyPath, own: str = path[-1]) -> float:
+                    return SequenceMatcher(None, folded(own), folded(other[-1])).ratio()
+
+                nearest = sorted(beside, key=likeness, reverse=True)[:_MOST_SHOWN]
+                names = ", ".join(ascii(shown(other)) for other in nearest)
+                raise InputError(
+                    f"{where}: no record has column {name!r}, which would be null in all of them,"
+                    f" and records have keys that are no columns: {quote(names)}. If the column was"
+                    " renamed there, rename it in the schema. If records may lack it, declare the"
+                    f" source with optional=[{name!r}]"
+                )
 
 
 def shown(path: KeyPath) -> str:
@@ -174,24 +186,9 @@ def most_frequent(
     columns = f"{_PATH} array<string>, {_TIMES} bigint"
     counted = in_tasks(spark, count, reader.shares, columns)
     times = counted.groupBy(_PATH).agg(F.sum(_TIMES).alias(_TIMES))
-    is_missing = F.array_contains(F.array(*map(_literal, missing)), F.col(_PATH))
+    is_missing = F.array_contains(
+        F.array(*(F.array(*map(F.lit, path)) for path in missing)), F.col(_PATH)
+    )
     ordered = times.orderBy(is_missing.desc(), F.desc(_TIMES), _PATH)
     rows = ordered.limit(len(missing) + _MOST_KEYS).collect()
     return [tuple(row[_PATH]) for row in rows]
-
-
-def _literal(path: KeyPath) -> Column:
-    return F.array(*map(F.lit, path))
-
-
-def _renamed(where: str, path: KeyPath, beside: Sequence[KeyPath]) -> InputError:
-    def likeness(other: KeyPath) -> float:
-        return SequenceMatcher(None, folded(path[-1]), folded(other[-1])).ratio()
-
-    nearest = sorted(beside, key=likeness, reverse=True)[:_MOST_SHOWN]
-    name, names = shown(path), ", ".join(ascii(shown(other)) for other in nearest)
-    return InputError(
-        f"{where}: no record has column {name!r}, which would be null in all of them, and records"
-        f" have keys that are no columns: {quote(names)}. If the column was renamed there, rename"
-        f" it in the schema. If records may lack it, declare the source with optional=[{name!r}]"
-    )

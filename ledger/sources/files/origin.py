@@ -29,8 +29,13 @@ def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> 
         lines = dict(_lines(path, wanted, _BLANKS if layout["format"] == "json" else b"\r\n"))
     except (OSError, ValueError, EOFError):
         return {}
-    places = {record.row: _places(record, lines, layout) for record in sought}
-    return {row: place[0] for row, place in places.items() if len(place) == 1}
+    by_row = {}
+    for record in sought:
+        near = [lines[number] for number in (record.row, record.row + 1) if number in lines]
+        places = [line for line, text in near if _holds(text, record, layout)]
+        if len(places) == 1:
+            by_row[record.row] = places[0]
+    return by_row
 
 
 def _lines(path: str, wanted: set[int], blanks: bytes) -> Iterator[tuple[int, tuple[int, str]]]:
@@ -47,13 +52,6 @@ def _lines(path: str, wanted: set[int], blanks: bytes) -> Iterator[tuple[int, tu
                 if number in wanted:
                     text = raw.rstrip(b"\r\n").decode(errors="replace")
                     yield number, (line, text.removeprefix("\ufeff"))
-
-
-def _places(
-    record: Sought, lines: Mapping[int, tuple[int, str]], layout: Mapping[str, Any]
-) -> list[int]:
-    candidates = [lines[number] for number in (record.row, record.row + 1) if number in lines]
-    return [line for line, text in candidates if _holds(text, record, layout)]
 
 
 def _holds(text: str, record: Sought, layout: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from ledger.core.column_names import BETWEEN, ERROR, FILE, MESSAGE, NAMES, RAW
 from ledger.core.paths import literal
 from ledger.errors import DeclarationError, InputError
 from ledger.sources import listing
-from ledger.sources.base import Claim, SourceReader, WrittenFiles
+from ledger.sources.base import Claim, FoundFile, SourceReader, WrittenFiles
 from ledger.sources.files import absent, writing
 from ledger.sources.files import layouts as files
 from ledger.sources.files.format import Format
@@ -37,16 +37,6 @@ from ledger.types.spark import walk
 _TIME = "spark.sql.timeType.enabled"
 
 
-def _check_time(spark: SparkSession, schema: StructType) -> None:
-    """Raise DeclarationError for a TIME while this session has none."""
-    for name, kind in walk(schema):
-        if kind.typeName() == "time" and spark.conf.get(_TIME, "false") != "true":
-            raise DeclarationError(
-                f"column {name!r} is of type TIME, which this session of Spark has switched off:"
-                f" set {_TIME} to true, or declare STRING"
-            )
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -58,8 +48,13 @@ class Reader(SourceReader):
         self._source = source
         self.schema = struct(source.schema)
         check_schema(self.schema)
-        _check_time(spark, self.schema)
-        self._listed: Sequence[listing.FoundFile] = ()  # by this reader, not by the claim
+        for name, kind in walk(self.schema):
+            if kind.typeName() == "time" and spark.conf.get(_TIME, "false") != "true":
+                raise DeclarationError(
+                    f"column {name!r} is of type TIME, which this session of Spark has switched"
+                    f" off: set {_TIME} to true, or declare STRING"
+                )
+        self._listed: Sequence[FoundFile] = ()  # by this reader, not by the claim
         self._footers: Mapping[str, int] | None = None  # of Parquet: the records of each file
         self._text: TextReader | None = None  # of JSON whose keys are yet to be compared
         self._keys: absent.Keys | None = None  # of headers, or of records of JSON
@@ -91,7 +86,13 @@ class Reader(SourceReader):
         """
         inputs = self._inputs(claim)
         if self._source.format == "parquet":
-            return self._rows([file.path for file in inputs])
+            paths = [file.path for file in inputs]
+            self._footers = self._check_parquet(paths)
+            if not paths:
+                return checked(no_rows(self._spark, self.schema), self.schema)
+            frame = self._spark.read.schema(self.schema).parquet(*literal(paths))
+            rows = checked(frame, self.schema)
+            return rows.select("*", rows.metadataColumn("_metadata")["file_path"].alias(FILE))
         frames = [
             self._with_names(reader.frame(self._spark), reader.form)
             for reader in self._readers(inputs)
@@ -124,7 +125,7 @@ class Reader(SourceReader):
         rows, failed = sum(own.rows for own in done), sum(own.failed for own in done)
         return WrittenFiles(names, rows, failed) if names else None
 
-    def _inputs(self, claim: Claim) -> Sequence[listing.FoundFile]:
+    def _inputs(self, claim: Claim) -> Sequence[FoundFile]:
         if self._source.incremental:
             return claim.files
         missing = self._source.allow_missing
@@ -132,20 +133,11 @@ class Reader(SourceReader):
         self._listed = listing.require_unchanged(claim.source, files)
         return self._listed
 
-    def _rows(self, paths: list[str]) -> DataFrame:
-        self._footers = self._check_parquet(paths)
-        reader = self._spark.read.schema(self.schema)
-        if not paths:
-            return checked(no_rows(self._spark, self.schema), self.schema)
-        rows = checked(reader.parquet(*literal(paths)), self.schema)
-        path = rows.metadataColumn("_metadata")["file_path"]
-        return rows.select("*", path.alias(FILE))
-
     def _check_parquet(self, paths: list[str]) -> Mapping[str, int]:
         is_sensitive = self._spark.conf.get("spark.sql.caseSensitive", "false") == "true"
         return files.check_parquet(paths, self.schema, case_sensitive=is_sensitive)
 
-    def _readers(self, inputs: Sequence[listing.FoundFile]) -> Iterator[TextReader]:
+    def _readers(self, inputs: Sequence[FoundFile]) -> Iterator[TextReader]:
         """Yield a reader of text for each group of files with the same columns."""
         by_path = {file.path: file for file in inputs}
         for layout in self._layouts(list(by_path)):
@@ -224,8 +216,25 @@ class Reader(SourceReader):
         return good
 
     def _again(self, spoilt: DataFrame, names: Sequence[str]) -> DataFrame:
-        form = self._form(names)
-        return self._with_names(_parsed_again(spoilt.drop(NAMES), form), form)
+        """Parse records by their ``RAW`` in today's schema, and keep their other columns.
+
+        ``names``: the columns of their file.
+        """
+        form, spoilt = self._form(names), spoilt.drop(NAMES)
+        others = [field for field in spoilt.schema.fields if field.name not in (RAW, ERROR)]
+        schema = StructType([*others, *stored_schema(form.schema).fields])
+
+        def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            parser = Parser(form)
+            for batch in batches:
+                errors = batch.column(ERROR).to_pylist()
+                # The rest of a record that is too long was not kept.
+                failed = {number: why for number, why in enumerate(errors) if why == TOO_LONG}
+                table = parser.parse(batch.column(RAW).to_pylist(), failed)
+                columns = [*(batch.column(field.name) for field in others), *table.columns]
+                yield from pa.table(columns, names=schema.names).to_batches()
+
+        return self._with_names(spoilt.mapInArrow(parse, schema), form)
 
     def _form(self, names: Sequence[str]) -> Format:
         source = self._source
@@ -237,24 +246,6 @@ class Reader(SourceReader):
             source.options,
             source.multiline,
         )
-
-
-def _parsed_again(spoilt: DataFrame, form: Format) -> DataFrame:
-    """Records by their ``RAW`` as ``stored_schema`` has them, with their other columns."""
-    others = [field for field in spoilt.schema.fields if field.name not in (RAW, ERROR)]
-    schema = StructType([*others, *stored_schema(form.schema).fields])
-
-    def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parser = Parser(form)
-        for batch in batches:
-            errors = batch.column(ERROR).to_pylist()
-            # Of one that is too long the rest is not there.
-            failed = {number: why for number, why in enumerate(errors) if why == TOO_LONG}
-            table = parser.parse(batch.column(RAW).to_pylist(), failed)
-            columns = [*(batch.column(field.name) for field in others), *table.columns]
-            yield from pa.table(columns, names=schema.names).to_batches()
-
-    return spoilt.mapInArrow(parse, schema)
 
 
 def _place(path: str) -> str:

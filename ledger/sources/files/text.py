@@ -19,11 +19,12 @@ from pyspark.sql import types as T
 from ledger.core.column_names import BETWEEN, FILE
 from ledger.core.paths import is_local
 from ledger.errors import InputError, quote
+from ledger.sources.base import FoundFile
 from ledger.sources.files.blocks import BLOCK, Block, Cutter, body, cut, text_lines
 from ledger.sources.files.format import Format
 from ledger.sources.files.layouts import encoded
 from ledger.sources.files.multiline import TOO_LONG
-from ledger.sources.listing import UNREADABLE, FoundFile, compression
+from ledger.sources.listing import UNREADABLE, compression
 from ledger.sources.parsing.exact import OF_FAILED, Parser, stored_schema
 from ledger.sources.vectorized import csv, json_lines
 from ledger.sources.vectorized.lines import Lines, Read
@@ -132,7 +133,7 @@ class TextReader:
         for number in numbers:
             block = self.blocks[number]
             with _reading(block.path):
-                for records in self._of(block):
+                for records in self._tables(block):
                     numbered = pa.repeat(pa.scalar(number, pa.int32()), len(records))
                     parts = records.add_column(0, BLOCK_NUMBER, numbered).to_batches(_ROWS)
                     yield from filter(len, parts)  # Spark takes an empty one for the end
@@ -144,12 +145,17 @@ class TextReader:
             for text in body(block):
                 yield cutter.lines(text)
 
-    def _of(self, block: Block) -> Iterator[pa.Table]:
+    def _tables(self, block: Block) -> Iterator[pa.Table]:
+        """Yield the records of a block, part by part."""
         cutter, whole = Cutter(self.form), body(block)
         for text in whole:
             records = cutter.lines(text)
             if cutter.breaks_off(records):
-                yield from self._split(cutter.splitter.records(text_lines(chain([text], whole))))
+                # From here on some lines are no record.
+                rest = cutter.splitter.records(text_lines(chain([text], whole)))
+                while rows := _next_rows(rest):
+                    failed = {n: TOO_LONG for n, (_, is_long) in enumerate(rows) if is_long}
+                    yield self._parser.parse([row for row, _ in rows], failed)
                 return
             yield self._parsed(records)
 
@@ -169,12 +175,6 @@ class TextReader:
         rows = np.arange(len(records))
         rows[unread] = len(records) + np.arange(len(unread))
         return pa.concat_tables([table, exact]).take(pa.array(rows))
-
-    def _split(self, records: Iterator[tuple[str, bool]]) -> Iterator[pa.Table]:
-        """The records of lines of which some are no record."""
-        while rows := _next_rows(records):
-            failed = {number: TOO_LONG for number, (_, is_long) in enumerate(rows) if is_long}
-            yield self._parser.parse([text for text, _ in rows], failed)
 
 
 def url(path: str) -> str:

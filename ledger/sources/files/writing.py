@@ -1,7 +1,6 @@
 """Write the records of a text to a snapshot, task by task, without a way through Spark."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from uuid import uuid4
@@ -46,47 +45,39 @@ class Writer:
         if few is not None:
             done = [self._write(0, few)] if few else []
         else:
+
+            def work(numbers: range) -> Iterator[pa.RecordBatch]:
+                path, rows, failed = self._write(numbers.start, self.reader.batches(numbers))
+                report = {"path": [path], "rows": [rows], "failed": [failed]}
+                yield pa.RecordBatch.from_pydict(report)
+
             reports = "path string, rows bigint, failed bigint"
-            rows = in_tasks(spark, self._report, self.reader.shares, reports).collect()
+            rows = in_tasks(spark, work, self.reader.shares, reports).collect()
             done = [(row["path"], row["rows"], row["failed"]) for row in rows if row["path"]]
         names = tuple(path.rpartition("/")[2] for path, _, _ in done)
         return WrittenFiles(names, sum(n for _, n, _ in done), sum(n for _, _, n in done))
-
-    def _report(self, numbers: range) -> Iterator[pa.RecordBatch]:
-        """Write the records of some blocks; see ``_write``."""
-        path, rows, failed = self._write(numbers.start, self.reader.batches(numbers))
-        yield pa.RecordBatch.from_pydict({"path": [path], "rows": [rows], "failed": [failed]})
 
     def _write(self, number: int, batches: Iterable[pa.RecordBatch]) -> tuple[str, int, int]:
         """Write records to a file: its path, empty if there are none; how many records it has, and
         how many of them failed."""
         rows = failed = 0
-        with self._room(), self._file(number) as file:
-            for table in _gathered(batches, self.group_bytes):
-                records = self._columns(table)
-                file.write(records.columns)
-                rows += len(records)
-                failed += len(records) - int(records[ERROR].null_count)
-            path = file.finish()
-        return path or "", rows, failed
-
-    @contextmanager
-    def _room(self) -> Iterator[None]:
-        """Name the folder that is full."""
+        name = f"part-{self.part:06}-{number:010}-{uuid4().hex}.parquet"  # in order in the run
+        noted = {SPARK_SCHEMA: self.schema.json(), _SPARK_VERSION: pyspark.__version__}
+        # Without Arrow's schema, readers take the types from Parquet's.
+        options = {"compression": "zstd", "store_schema": False}
         try:
-            yield
+            with TableWriter(f"{self.folder}/{name}", self._arrow, noted, **options) as file:
+                for table in _gathered(batches, self.group_bytes):
+                    records = self._columns(table)
+                    file.write(records.columns)
+                    rows += len(records)
+                    failed += len(records) - int(records[ERROR].null_count)
+                path = file.finish()
         except OSError as exc:
             if exc.errno in FULL:
                 raise no_space(self.folder) from exc
             raise
-
-    def _file(self, number: int) -> TableWriter:
-        """A new file, which stands in order among those of its run."""
-        name = f"part-{self.part:06}-{number:010}-{uuid4().hex}.parquet"
-        noted = {SPARK_SCHEMA: self.schema.json(), _SPARK_VERSION: pyspark.__version__}
-        # No schema of Arrow's: who reads the file reads the types of Parquet.
-        options = {"compression": "zstd", "store_schema": False}
-        return TableWriter(f"{self.folder}/{name}", self._arrow, noted, **options)
+        return path or "", rows, failed
 
     @cached_property
     def schema(self) -> T.StructType:

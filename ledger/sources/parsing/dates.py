@@ -63,21 +63,7 @@ def reader_of(layout: str) -> Read:
 
     Letters count in any case, as in Spark, and a fraction may have fewer digits than the pattern.
     """
-    pattern, fields = _compiled(layout)
-
-    def read(text: str) -> int:
-        match = pattern.fullmatch(text)
-        if match is None or not text:
-            raise ValueError
-        groups = zip(fields, match.groups(), strict=True)
-        return _microseconds([(name, part) for name, part in groups if part is not None])
-
-    return read
-
-
-def _compiled(layout: str) -> tuple[re.Pattern[str], list[str]]:
-    """A pattern, and the field that each of its groups is."""
-    expression, fields = "", list[str]()
+    expression, fields = "", list[str]()  # the field that each group of the expression is
     current: tuple[int, ...] = ()
     for token, section in parts_of(layout):
         common = 0
@@ -88,16 +74,20 @@ def _compiled(layout: str) -> tuple[re.Pattern[str], list[str]]:
         if token[0].isascii() and token[0].isalpha():
             expression += f"({_expression(token)})"
             fields.append("offset" if token in _OFFSETS else token[0])
+        elif token.startswith("'") and token != "''":
+            expression += re.escape(token[1:-1].replace("''", "'"))
         else:
-            expression += re.escape(_literal(token))
-    expression += ")?+" * len(current)
-    return re.compile(expression, re.IGNORECASE | re.ASCII), fields
+            expression += re.escape("'" if token == "''" else token)
+    pattern = re.compile(expression + ")?+" * len(current), re.IGNORECASE | re.ASCII)
 
+    def read(text: str) -> int:
+        match = pattern.fullmatch(text)
+        if match is None or not text:
+            raise ValueError
+        groups = zip(fields, match.groups(), strict=True)
+        return _microseconds([(name, part) for name, part in groups if part is not None])
 
-def _literal(token: str) -> str:
-    if token == "''":
-        return "'"
-    return token[1:-1].replace("''", "'") if token.startswith("'") else token
+    return read
 
 
 def _expression(token: str) -> str:
@@ -180,14 +170,10 @@ def _hour(values: dict[str, int]) -> int:
     if (
         len(hours) > 1
         or -1 in hours
-        or ("a" in values and hours and {values["a"]} != _halves(hours))
+        or ("a" in values and hours and {values["a"]} != {hour // 12 for hour in hours})
     ):
         raise ValueError
     return hours.pop() if hours else 0
-
-
-def _halves(hours: set[int]) -> set[int]:
-    return {hour // 12 for hour in hours}
 
 
 def _days(values: dict[str, int]) -> int:

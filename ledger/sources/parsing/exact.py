@@ -38,6 +38,7 @@ class Parser:
     def __init__(self, form: Format):
         self._form = form
         self._is_json = form.format == "json"
+        self._malformed = f"malformed {form.format}: "
         self._arrow = to_arrow_schema(stored_schema(form.schema))
         of = of_json if self._is_json else of_texts
         fields = form.schema.fields
@@ -81,10 +82,6 @@ class Parser:
                 for number in np.flatnonzero(np.asarray(column.is_null())).tolist():
                     reasons.setdefault(number, f"{self._malformed}{field.name} is null")
         return self._table(records, columns, reasons)
-
-    @property
-    def _malformed(self) -> str:
-        return f"malformed {self._form.format}: "
 
     def _rows(self, records: Sequence[bytes], reasons: dict[int, str]) -> Iterator[Any]:
         """The values of each record by name, or in the order of the names; of one that fails

@@ -27,18 +27,19 @@ _UNSEEN = re.compile(
 def folded(name: str) -> str:
     """A name as a person reads it: whatever its case, its form of an accent and the width of its
     letters, without blanks and invisible characters."""
-    seen = "".join(filter(_is_seen, unicodedata.normalize("NFKC", name)))
+    seen = "".join(
+        character
+        for character in unicodedata.normalize("NFKC", name)
+        if not character.isspace()
+        and unicodedata.category(character) not in ("Cc", "Cf")
+        and not _UNSEEN.match(character)
+    )
     return unicodedata.normalize("NFKC", seen.upper())
 
 
 def spelt(name: str, meant: str) -> str:
     """A name in quotes; with escapes if it looks like another name that is meant."""
     return repr(name) if _without_blanks(name) == _without_blanks(meant) else ascii(name)
-
-
-def _is_seen(character: str) -> bool:
-    unseen = character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
-    return not (unseen or _UNSEEN.match(character))
 
 
 def _without_blanks(name: str) -> str:
@@ -60,7 +61,7 @@ def misspelt(kind: T.DataType, path: str = "") -> Misspelt | None:
         return within and partial(_first, within, list, iter)
     if isinstance(kind, T.MapType):
         within = misspelt(kind.valueType, path)
-        return within and partial(_first, within, dict, _values)
+        return within and partial(_first, within, dict, dict.values)
     return None
 
 
@@ -98,10 +99,6 @@ def _first(
 ) -> str | None:
     """The first reason in a part of a value of this class."""
     return next(filter(None, map(within, parts(value))), None) if isinstance(value, kind) else None
-
-
-def _values(value: dict[str, Any]) -> Iterable[Any]:
-    return value.values()
 
 
 def _instead(keys: Sequence[str], names: list[str], path: str) -> str | None:

@@ -52,7 +52,12 @@ def parts_of(pattern: str) -> Iterator[tuple[str, Section]]:
         token = match[0]
         if match[1]:
             if not _READ.fullmatch(token):
-                raise ValueError(f"{token} is not read: {_instead(token[0])}")
+                instead = "write yyyy"
+                if token[0] not in "Yu":
+                    instead = (
+                        f"put it in single quotes if it is in the texts as it is, or {_IN_A_STAGE}"
+                    )
+                raise ValueError(f"{token} is not read: {instead}")
             is_open = _DIGITS.fullmatch(token) and token not in _FIXED
             if before and is_open:
                 raise ValueError(
@@ -77,12 +82,6 @@ def parts_of(pattern: str) -> Iterator[tuple[str, Section]]:
             yield token, section
     if section:
         raise ValueError("it has a single '[': put it in single quotes, or close it")
-
-
-def _instead(letter: str) -> str:
-    if letter in "Yu":
-        return "write yyyy"
-    return f"put it in single quotes if it is in the texts as it is, or {_IN_A_STAGE}"
 
 
 def _faults(option: str, parts: list[tuple[str, Section]]) -> Iterator[str]:

@@ -182,7 +182,8 @@ def _lagging(table: SourceTable, form: TimestampForm | None, now: datetime) -> V
 def _refuse_nulls(connection: Connection, table: SourceTable) -> None:
     if table.source.cursor in table.required:
         return
-    without = _count(connection, table, table.cursor.is_(None))
+    nulls = sa.select(sa.func.count()).select_from(table.clause).where(table.cursor.is_(None))
+    without = connection.execute(nulls).scalar_one()
     if without:
         raise InputError(
             f"{table.source.shown}: {quantity(without, 'row')} without a value in the cursor"
@@ -347,11 +348,6 @@ def _checked(source: SqlSource, value: object) -> Value:
 def _between(table: SourceTable, after: Value | None, upto: Value) -> list[sa.ColumnElement[bool]]:
     above = [] if after is None else [table.cursor > after]
     return [*above, table.cursor <= upto]
-
-
-def _count(connection: Connection, table: SourceTable, *where: sa.ColumnElement[bool]) -> int:
-    statement = sa.select(sa.func.count()).select_from(table.clause).where(*where)
-    return int(connection.execute(statement).scalar_one())
 
 
 @contextmanager

@@ -1,23 +1,16 @@
-"""A table that is read by a cursor: its declaration, and the kind of source that it is."""
+"""The declaration of a table that is read by a cursor."""
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ledger.core.declarations import Fault, check, seconds
-from ledger.core.run_request import Interval
 from ledger.databases import addresses
 from ledger.errors import ConfigurationError, DeclarationError
-from ledger.sources.base import Claim, Scope, Source, SourceReader
-from ledger.types import ddl
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
     from sqlalchemy.engine import URL
-
-    from ledger.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -76,14 +69,12 @@ class SqlSource:
         from sqlalchemy.engine import URL
 
         try:
-            bare = URL.create(*self._place()).render_as_string(hide_password=False)
+            url = self.address
+            place = (url.drivername, url.username, None, url.host, url.port, url.database)
+            bare = URL.create(*place).render_as_string(hide_password=False)
         except ConfigurationError:
             bare = self.url
         return f"{bare}#{self.table}"
-
-    def _place(self) -> tuple[str, str | None, None, str | None, int | None, str | None]:
-        url = self.address
-        return (url.drivername, url.username, None, url.host, url.port, url.database)
 
     @property
     def lag_seconds(self) -> float | None:
@@ -142,51 +133,3 @@ _FAULTS: tuple[Fault, ...] = (
         "partitions {it.partitions!r} of {it.table!r}: expected 1 or more",
     ),
 )
-
-
-class Table(Source):
-    """The ``Source`` of a SqlSource."""
-
-    incremental = True
-    by_offset = True
-    layout: Mapping[str, Any] = {"closed": True}
-
-    def __init__(self, declared: SqlSource):
-        self._declared = declared
-        self.schema = declared.schema
-        self.place = f"table {declared.table}"
-
-    def path(self, settings: "Settings", interval: Interval) -> str:
-        """The table's database, less its password, and its name."""
-        return self._declared.shown
-
-    def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
-        """Return the table's columns that are read, in words.
-
-        Raises InputError unless the table is there and has the schema's columns, and a cursor of a
-        type that can be one.
-        """
-        from ledger.sources.sql import cursor, queries
-
-        names = ddl.columns(self.schema) or {self._declared.cursor: ""}
-        self._declared.require_cursor(list(names))
-        table = queries.require_columns(self._declared, [*names, self._declared.cursor])
-        form = cursor.timestamp_form(table)
-        delay = "; its rows are read 12 hours late, because the cursor has no time zone"
-        is_late = form is not None and form.west
-        return f"{self._declared.shown} has columns {', '.join(names)}{delay if is_late else ''}"
-
-    def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
-        """The rows above ``start``, up to where no row can appear any more."""
-        from ledger.sources.sql import cursor, queries
-
-        bound = queries.safe_bound(self._declared, scope.now)
-        after = None if start is None else cursor.from_text(start)
-        upto = queries.reach(self._declared, after, bound, room)
-        return scope.claim(end=None if upto is None else cursor.to_text(upto), records=room)
-
-    def reader(self, spark: "SparkSession") -> SourceReader:
-        """Return the reader of ranges of the table, with one Spark task for each range."""
-        from ledger.sources.sql.reader import TableReader
-
-        return TableReader(spark, self._declared)

@@ -99,7 +99,13 @@ def find_relations(connection: Connection, table: SourceTable) -> Relations:
         {"table": source.table_name, "schema": source.schema_name},
     ).one()
     _check_collation(connection, table, relation.oid)
-    tree = _tree(connection, relation.oid)
+    descendants = text("""
+        WITH RECURSIVE tree (oid) AS (
+          SELECT cast(:root AS oid)
+          UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+        ) SELECT oid FROM tree
+    """)
+    tree = [row.oid for row in connection.execute(descendants, {"root": relation.oid})]
     sequences = _sequences(connection, table, tree)
     blind = None
     if relation.standby:
@@ -188,16 +194,6 @@ def drawn_value(connection: Connection, table: SourceTable) -> DrawnValue | None
     oids = find_relations(connection, table).oids
     row = connection.execute(statement, {"relations": list(oids)}).first()
     return None if row is None else DrawnValue(*row)
-
-
-def _tree(connection: Connection, root: int) -> list[int]:
-    statement = text("""
-        WITH RECURSIVE tree (oid) AS (
-          SELECT cast(:root AS oid)
-          UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
-        ) SELECT oid FROM tree
-    """)
-    return [row.oid for row in connection.execute(statement, {"root": root})]
 
 
 def _sequences(connection: Connection, table: SourceTable, tree: list[int]) -> list[int]:

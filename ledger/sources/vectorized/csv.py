@@ -46,7 +46,9 @@ def read(records: Lines, form: Format) -> Read:
     records = records.trimmed()
     rows = _fields(records, _certain(records, form), form)
     if rows is None:
-        return _nothing(len(records), form)
+        none = [pa.nulls(len(records), to_arrow_type(field.dataType)) for field in form.schema]
+        row = pa.RecordBatch.from_arrays(none, form.schema.names)
+        return Read(row, np.zeros(len(records), bool))
     fields, places = rows
     fit = np.ones(len(fields), bool)
     columns = []
@@ -72,13 +74,6 @@ def _is_read(option: str, kinds: list[T.DataType]) -> bool:
 def _is_plain(character: str) -> bool:
     """Whether Arrow can be given it, which takes one byte, or nothing."""
     return len(character) <= 1 and character.isascii() and not {*character} & {*"\0\r\n"}
-
-
-def _nothing(count: int, form: Format) -> Read:
-    """Return a row for each record, none of which was read."""
-    columns = [pa.nulls(count, to_arrow_type(field.dataType)) for field in form.schema.fields]
-    rows = pa.RecordBatch.from_arrays(columns, form.schema.names)
-    return Read(rows, np.zeros(count, bool))
 
 
 def _certain(records: Lines, form: Format) -> np.ndarray:
@@ -135,8 +130,12 @@ def _fields(
     if not certain.any():
         return None
     places = np.flatnonzero(certain)
-    lines = _lines(records)
-    data = records.data if certain.all() else _joined(lines.filter(pa.array(certain)))
+    data: bytes | pa.Buffer = records.data
+    if not certain.all():  # the bytes of the other lines, one after the other
+        lines = _lines(records).filter(pa.array(certain))
+        _, offsets, joined = lines.buffers()
+        ends = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
+        data = joined.slice(int(ends[0]), int(ends[-1] - ends[0]))
     misfits: list[int] = []
 
     def skip(row: csv.InvalidRow) -> str:
@@ -169,13 +168,6 @@ def _fields(
     if len(table) + len(misfits) != len(places):
         return None
     return table.rename_columns([names[short] for short in included]), np.delete(places, misfits)
-
-
-def _joined(lines: pa.LargeBinaryArray) -> pa.Buffer:
-    """The bytes of lines, one after the other."""
-    _, offsets, data = lines.buffers()
-    ends = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
-    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
 
 
 def _nulled(texts: pa.StringArray, form: Format) -> pa.StringArray:

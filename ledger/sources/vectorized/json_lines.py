@@ -62,7 +62,13 @@ def read(records: Lines, form: Format) -> Read:
     candidates = np.flatnonzero(_candidates(records))
     text = _only(records, candidates)
     fields = form.schema.fields
-    schema = pa.schema([(field.name, _read_as(field.dataType)) for field in fields])
+    schema = pa.schema(
+        (
+            field.name,
+            pa.string() if isinstance(field.dataType, TIMES) else to_arrow_type(field.dataType),
+        )
+        for field in fields
+    )
     parts = list(_parts(text, schema))
     rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in parts)])
     table = pa.concat_tables([schema.empty_table(), *(part.table for part in parts)])
@@ -78,10 +84,6 @@ def read(records: Lines, form: Format) -> Read:
         good &= ~_refused(text)[rows]
         good &= ~_may_lack(text, rows, dict(zip(schema.names, columns, strict=True)))
     return Read.placed(len(records), candidates[rows], good, columns, form.schema.names)
-
-
-def _read_as(kind: T.DataType) -> pa.DataType:
-    return pa.string() if isinstance(kind, TIMES) else to_arrow_type(kind)
 
 
 def _candidates(records: Lines) -> np.ndarray:

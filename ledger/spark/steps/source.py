@@ -2,7 +2,7 @@
 posted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -24,7 +24,6 @@ from ledger.spark.origins.choice import origin_of
 from ledger.spark.origins.snapshot import UNTRACKED, Snapshot
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.tracking import ack_plan_of_source, posted
-from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
 
 
@@ -42,7 +41,10 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     require_equal(f"records of {step.name} in {snapshot.folder}", snapshot.rows, manifest.rows)
     with reading(reader):
         nulls = list(reader.null_columns(manifest.paths))
-    emitted = _reserved(job, run, manifest)
+    roots = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
+    span = span_of(roots) if run.batch.tracking else 1
+    first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots, span))
+    emitted = RootRange(first_root, roots, span)
     plan = ack_plan_of_source(job, run, manifest, emitted, snapshot.failed, keeps_text=not masks)
     outcome = fold(job, run, plan.portions, plan.check, Spans([emitted]))
     read, failed = manifest.rows, outcome.posted.failed_roots
@@ -58,18 +60,15 @@ def source_reader(spark: SparkSession, pipeline: Pipeline, step: SourceStep) -> 
     DeclarationError if no source has a column that the pipeline redacts.
     """
     reader = step.source.reader(spark)
-    _check_key(step, reader.schema.names)
-    _redaction(pipeline)
-    return reader
-
-
-def _check_key(step: SourceStep, names: Sequence[str]) -> None:
+    names = reader.schema.names
     for name in step.key:
         if name not in names:
             raise InputError(
                 f"source {step.name!r} has no column {name!r}, which is to be its key"
                 f"{suggestion(name, names)}"
             )
+    _redaction(pipeline)
+    return reader
 
 
 def _redaction(pipeline: Pipeline) -> Redaction:
@@ -79,14 +78,6 @@ def _redaction(pipeline: Pipeline) -> Redaction:
         columns = {name for step in sources for name in struct(step.source.schema).names}
         check_known(pipeline.name, names, columns)
     return Redaction.of(names)
-
-
-def _reserved(job: Job, run: OpenedRun, manifest: Manifest) -> RootRange:
-    """The roots of a snapshot, one for each tracked record, and how many share a span."""
-    roots = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
-    span = span_of(roots) if run.batch.tracking else 1
-    first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots, span))
-    return RootRange(first_root, roots, span)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Sources that are read by offsets: the class to subclass, and the kind of source that it is."""
+"""Sources that are read by offsets: the class to subclass, its kind of source and its reader."""
 
 from abc import ABC, abstractmethod
 from copy import deepcopy
@@ -99,6 +99,36 @@ class Offsets(Source):
 
     def reader(self, spark: "SparkSession") -> SourceReader:
         """Return the reader of a range of offsets."""
-        from ledger.sources.offsets.reader import OffsetReader
-
         return OffsetReader(spark, self._declared)
+
+
+class OffsetReader(SourceReader):
+    """Reads one source from offset to offset."""
+
+    def __init__(self, spark: "SparkSession", source: OffsetSource):
+        from ledger.sources.parsing import typed
+
+        self._spark = spark
+        self._source = source
+        self.schema = typed.struct(source.schema)
+        typed.check_schema(self.schema)
+
+    def records(self, claim: Claim) -> "DataFrame":
+        """The schema's columns of what ``read`` returns, ``RAW`` and ``ERROR``. Raises
+        InputError when one is missing or of another type."""
+        from ledger.sources.parsing import typed
+
+        if claim.end is None:
+            return typed.checked(typed.no_rows(self._spark, self.schema), self.schema)
+        frame = self._source.read(self._spark, claim.start, claim.end)
+        typed.check_columns(f"read of {self._source.shown}", frame.schema, self.schema)
+        columns = [f"`{name}`" for name in self.schema.names]
+        return typed.checked(frame.select(*columns), self.schema)
+
+    def parse_again(self, stored: "DataFrame") -> "DataFrame":
+        """Stored records in today's schema, with ``MESSAGE`` where they have it; a value that
+        does not fit fails its record. One that did not fit before is as it was, unless it still has
+        all of its values."""
+        from ledger.sources.parsing import typed
+
+        return typed.parsed_again(stored, self.schema)

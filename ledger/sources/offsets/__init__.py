@@ -1,1 +1,0 @@
-"""Sources that are read by offsets: a system that only the user's own class knows."""
