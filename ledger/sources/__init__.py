@@ -1,1 +1,1 @@
-"""The sources that a pipeline can read, in one folder for each kind."""
+"""The sources that a pipeline can read, one module or folder for each kind."""

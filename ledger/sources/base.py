@@ -1,4 +1,4 @@
-"""Base classes of each kind of source and of its reader, and the claim of a batch on a source."""
+"""The base classes of a kind of source and of its reader, and the claim of a batch on a source."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,12 @@ _RAISED = re.compile(r"ledger\.errors\.(\w+): (.*)")
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file as it was found. ``digest``: SHA-256 of its content, of small files only.
-    ``version``: what its store calls this content, of files that were looked at alone; empty where
-    it has no word for that."""
+    """A file when it was listed.
+
+    ``digest``: SHA-256 of its content; only of small files.
+    ``version``: the store's identifier of this content. Empty if the store has none, or if the file
+    was only listed.
+    """
 
     path: str
     bytes: int
@@ -77,7 +80,11 @@ class Scope:
 
 @dataclass(frozen=True)
 class Sought:
-    """A record: its number in its file, from 1, and its content: if ``parsed``, JSON."""
+    """A record whose line is sought.
+
+    ``row``: its number in its file, from 1.
+    ``content``: its text, or JSON if it is ``parsed``.
+    """
 
     row: int
     content: str
@@ -99,17 +106,19 @@ class WrittenFiles:
 
 
 class SourceReader(Protocol):
-    """Reads one source in one Spark session; a subclass inherits what most kinds do not need."""
+    """Reader of one source in one Spark session. Subclasses inherit what most kinds do not need."""
 
     schema: "StructType"
 
     def records(self, claim: Claim) -> "DataFrame":
-        """All records of a claim, none dropped: the schema's columns, ``_ackledger_raw`` (binary)
-        and ``_ackledger_error`` (string), and ``_ackledger_file`` where there are files.
+        """Return all records of a claim, none dropped. The frame is lazy and may run more than
+        once.
 
-        A record that does not fit the schema has its text in ``_ackledger_raw``, the reason in
-        ``_ackledger_error`` and nulls elsewhere; both are null in the others. What a
-        reason quotes is marked by ``typed.quote_of``. Lazy; runs more than once.
+        Its columns: those of the schema, ``_ackledger_raw`` (binary), ``_ackledger_error``
+        (string), and ``_ackledger_file`` if the source has files. A record that does not fit the
+        schema has its text in ``_ackledger_raw``, the reason in ``_ackledger_error`` and nulls
+        elsewhere; both are null in all other records. ``typed.quote_of`` marks the values that a
+        reason quotes.
         """
 
     def check(self, claim: Claim) -> None:
@@ -145,20 +154,25 @@ class SourceReader(Protocol):
         return  # their number is not known
 
     def failure(self, exc: BaseException) -> LedgerError | None:
-        """The source's own failure, if that is why Spark failed; None: it is not the source's."""
+        """Return the source's error if Spark failed because of it; otherwise None."""
         return raised_by_task(exc)
 
     def null_columns(self, stored: "Sequence[str] | None" = None) -> "Sequence[str]":
-        """Columns that are null in all records that ``records`` or ``write`` has read, because no
-        record has them. ``stored``: the files of the snapshot; None: there is none. Called after
-        each snapshot, and once for a reference. Raises InputError if a column has another name
-        there."""
+        """Return the columns that no record of the last ``records`` or ``write`` had. They are
+        null.
+
+        Called after each snapshot, and once for a reference. Raises InputError if a column may have
+        another name there.
+
+        ``stored``: the files of the snapshot; None: there is none.
+        """
         return ()  # not known
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """Formats in which the source writes dates and times, as options of Spark's readers. Empty
-        for ISO 8601.
+        """Return the source's formats of dates and times, as options of Spark's readers.
+
+        Empty for ISO 8601.
         """
         return {}
 
@@ -234,15 +248,16 @@ class Source(Protocol):
     def lines_of(
         cls, path: str, sought: Sequence[Sought], layout: Mapping[str, Any]
     ) -> Mapping[int, int]:
-        """The line of each record in the file ``path``, from 1, by its number; without those whose
-        line is not certain. Who asks has no source, only its ``layout`` from the ledger: a layout
-        of another kind has no lines here.
+        """Return the line of each record in a file, from 1, by the record's number.
+
+        Records whose line is not certain are left out. The caller has no source, but only its
+        ``layout`` from the ledger; a layout of another kind has no lines here.
         """
         return {}
 
 
 def raised_by_task(exc: BaseException) -> LedgerError | None:
-    """The InputError or UnavailableError that a task raised; None for any other failure."""
+    """Return the InputError or UnavailableError that a task raised; None for any other failure."""
     for name, message in _RAISED.findall(str(exc)):
         if name in ("InputError", "UnavailableError"):
             kind: type[LedgerError] = getattr(errors, name)

@@ -135,7 +135,7 @@ def _require_no_table(paths: Iterable[str]) -> None:
 
 
 def _log_of_table(folder: str) -> str | None:
-    """The name of the folder in which a table has its log; None: it is no table."""
+    """Return the name of the folder in which a table has its log; None if it is no table."""
     for name in _TABLES:
         with suppress(PermissionError, ConfigurationError):  # who may not look has none to read
             # The name of Iceberg's is one that others have, too.
@@ -146,7 +146,7 @@ def _log_of_table(folder: str) -> str | None:
 
 
 def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[FoundFile]:
-    """The files that ``path`` matches. Raises InputError if there is none and one is due."""
+    """Return the files that ``path`` matches. Raises InputError if there is none and one is due."""
     files = list_files(path)
     if not files and not allow_missing:
         raise InputError(
@@ -157,7 +157,7 @@ def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[Fou
 
 
 def look_at(path: str) -> FoundFile | None:
-    """The file as it is now; None if it is gone."""
+    """Return the file as it is now; None if it is gone."""
     entry = stores.info(path)
     if entry is None:
         return None
@@ -166,8 +166,11 @@ def look_at(path: str) -> FoundFile | None:
 
 
 def require_unchanged(source: str, files: Iterable[FoundFile]) -> list[FoundFile]:
-    """The files as they are now, with their versions. Raises InputError if one is no longer as it
-    was listed: half of it may have been read, or another than the one that was claimed."""
+    """Return the files as they are now, with their versions.
+
+    Raises InputError if a file has changed since it was listed: the batch may have read half of it,
+    or other content than it claimed.
+    """
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(partial(_require_unchanged, source), files))
 
@@ -193,14 +196,16 @@ def _require_unchanged(source: str, file: FoundFile) -> FoundFile:
 
 
 def with_digests(files: list[FoundFile]) -> list[FoundFile]:
-    """The files, the small ones with the digest of their content."""
+    """Return the files, the small ones with the digest of their content."""
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(_with_digest, files))
 
 
 def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
-    """At least as many records as the file can hold: a Parquet footer's rows, or lines of text,
-    counted no further than beyond ``limit``.
+    """Return the most records that the file may hold: a Parquet footer's rows, or the lines of a
+    text.
+
+    Counting stops beyond ``limit``.
     """
     try:
         if format == "parquet":
@@ -249,7 +254,7 @@ def compression(path: str) -> str | None:
 
 
 def opened(path: str) -> IO[bytes]:
-    """A file to read from, decompressed."""
+    """Open a file for reading, decompressed."""
     return decompressed(stores.opened(path), compression(path))
 
 
@@ -273,10 +278,13 @@ def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def new_files(scope: Scope, room: int | None, count: Callable[[FoundFile], int]) -> Claim:
-    """The files below ``scope.path`` that no batch has claimed as they are now: as many as have
-    room for all their records, at least one.
+    """Claim files below ``scope.path`` that no batch has claimed as they are now.
 
-    ``count``: the most records that a file may hold; asked only if there is a ``room``.
+    The claim takes as many files as have room for all their records, at least one.
+
+    ``room``: number of records; None: any number.
+    ``count``: returns the most records that a file may hold. It is called only if there is a
+    ``room``.
     """
     files: list[FoundFile] = []
     records = 0
@@ -292,8 +300,8 @@ def new_files(scope: Scope, room: int | None, count: Callable[[FoundFile], int])
 
 
 def count_records(files: Iterable[FoundFile], count: Callable[[FoundFile], int], room: int) -> int:
-    """The most records that files may hold together, counted no further than the file with which
-    they exceed ``room``.
+    """Return the most records that files may hold together. Counting stops once they exceed
+    ``room``.
     """
     records = 0
     for file in files:

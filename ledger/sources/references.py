@@ -1,4 +1,4 @@
-"""Side inputs: read whole by every batch, and not tracked."""
+"""Side inputs, which every batch reads as a whole and does not track."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reference:
-    """A declared side input. ``allow_empty``: it may have no rows."""
+    """A declared side input. ``allow_empty``: whether it may have no rows."""
 
     source: Source
     allow_empty: bool = False

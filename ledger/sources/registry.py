@@ -23,20 +23,21 @@ _KINDS: dict[type, Callable[[Any], Source]] = {
 
 
 def register(declared: Declared, kind: Callable[[Any], Source] | None = None) -> Declared:
-    """Let pipelines declare objects of a class, or of its subclasses, as sources; the class.
+    """Let pipelines declare objects of a class, or of its subclasses, as sources. Return the class.
 
-    ``kind``: makes the ``Source`` of such an object; None: it is one itself, so that ``@register``
-    stands above the class.
+    ``kind``: makes the ``Source`` of such an object. None: the object is a ``Source``; use
+    ``@register`` above its class.
     """
     _KINDS[declared] = kind or (lambda source: source)
     return declared
 
 
 def source_of(what: str, declaration: object) -> Source:
-    """The source that was declared. ``what``: what declares it, for messages.
+    """Return the source that was declared.
 
-    Raises DeclarationError unless its class is registered and it has a schema, of types that are
-    known.
+    Raises DeclarationError unless its class is registered and it has a schema of known types.
+
+    ``what``: the place of the declaration, for messages.
     """
     kind = next((_KINDS[cls] for cls in type(declaration).__mro__ if cls in _KINDS), None)
     if kind is None:
@@ -57,8 +58,9 @@ def source_of(what: str, declaration: object) -> Source:
 
 
 def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> Mapping[int, int]:
-    """The line of each record in its file, by its number, from the first kind that finds any by
-    the ``layout`` of its source; see ``Source.lines_of``.
+    """Return the line of each record in its file, by its number; see ``Source.lines_of``.
+
+    The first kind of source that finds lines by the ``layout`` answers.
     """
     kinds = [
         kind for pair in _KINDS.items() for kind in pair if Source in getattr(kind, "__mro__", ())

@@ -1,4 +1,4 @@
-"""Columns that no record of a source has: null in all of them, or renamed where they come from."""
+"""Find columns that no record has: they are null everywhere, or were renamed at the source."""
 
 import json
 from collections import Counter
@@ -34,15 +34,19 @@ _PATH, _TIMES = "_ackledger_path", "_ackledger_times"
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a source's records, by path. ``absent``: nullable columns, and fields of a
-    STRUCT, that no record has. ``others``: keys that are no columns, and are not taken for one."""
+    """The keys of a source's records, by path.
+
+    ``absent``: nullable columns, and fields of a STRUCT, that no record has.
+    ``others``: keys that are no columns, not even misspelt ones.
+    """
 
     absent: Sequence[KeyPath] = ()
     others: Sequence[KeyPath] = ()
 
     def require_known(self, where: str) -> None:
-        """Raise InputError if records have other keys beside those of a column that is absent: one
-        of them may be its new name."""
+        """Raise InputError if a column is absent and records have unknown keys beside it: one of
+        them may be its new name.
+        """
         for path in self.absent:
             beside = [other for other in self.others if other[:-1] == path[:-1]]
             if beside:

@@ -1,7 +1,7 @@
-"""Cut the text of a file into blocks of whole records, which tasks read side by side.
+"""Cut the text of a file into blocks of whole records, which tasks read in parallel.
 
-A record is a line, but where a quote of CSV stays open at its end: from there on one reader goes
-through the rest of the file, line by line.
+A record is a line until a quote of CSV stays open at the end of one. From there on, a single reader
+goes through the rest of the file line by line.
 """
 
 import io
@@ -36,11 +36,12 @@ _BLANKS = b" \t\r\f\v"  # a line of JSON that holds no more is no record
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a file, from the byte ``offset`` on: ``length`` bytes, as they lie there.
+    """A part of a file: ``length`` bytes from the byte ``offset`` on, as they are stored.
 
-    ``digest``: of these bytes, as they were when the block was cut. ``streamed``: it has the rest
-    of its file, is read in parts, and may be compressed. ``header``: the line with the names of the
-    columns, which is no record, if it may be in it; empty where the file had blank lines alone.
+    ``digest``: identifies these bytes at the time the block was cut.
+    ``streamed``: the block has the rest of its file, is read in parts, and may be compressed.
+    ``header``: the line with the names of the columns, if it may be in this block. It is no record.
+    Empty if the file had only blank lines.
     """
 
     path: str
@@ -52,17 +53,17 @@ class Block:
 
     @property
     def place(self) -> str:
-        """All of it as text."""
+        """Return the block as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def at(cls, place: str) -> "Block":
-        """The block that a text of ``place`` stands for."""
+        """Return the block that a ``place`` describes."""
         return cls(**json.loads(place))
 
 
 def cut(path: str, form: Format, header: str | None) -> list[Block]:
-    """The blocks of a file, in order. A compressed file is one."""
+    """Return the blocks of a file, in order. A compressed file is one block."""
     blocks: list[Block] = []
     offset, sought = 0, header
     cutter = Cutter(form)
@@ -86,26 +87,26 @@ def cut(path: str, form: Format, header: str | None) -> list[Block]:
 
 
 class _Digest:
-    """Distinguishes the bytes of a block from any others."""
+    """A digest of the bytes of a block, to notice that a file has changed."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
         self.length = 0
 
     def add(self, data: bytes) -> None:
-        """Some more bytes."""
+        """Add bytes."""
         self._hash.update(data)
         self.length += len(data)
 
     def added(self, stream: IO[bytes]) -> Iterator[bytes]:
-        """The rest of a stream, each part of it added."""
+        """Yield the rest of a stream in chunks, and add each of them."""
         for chunk in iter(partial(stream.read, BLOCK), b""):
             self.add(chunk)
             yield chunk
 
     @property
     def text(self) -> str:
-        """The digest of all bytes that were added."""
+        """Return the digest of all bytes added so far."""
         return self._hash.hexdigest()
 
     def check(self, block: Block) -> None:
@@ -119,7 +120,7 @@ class _Digest:
 
 
 def _bytes(path: str, offset: int) -> IO[bytes]:
-    """A file as it lies there, from a byte on."""
+    """Open a file at a byte, without decompressing it."""
     stream = stores.opened(path)
     if offset:
         stream.seek(offset)
@@ -129,7 +130,7 @@ def _bytes(path: str, offset: int) -> IO[bytes]:
 def _block(
     path: str, offset: int, chunks: Iterable[bytes], *, streamed: bool, header: str | None
 ) -> Block:
-    """The block of what a file holds from a byte on."""
+    """Return the block that has these chunks of a file."""
     digest = _Digest()
     for chunk in chunks:
         digest.add(chunk)
@@ -160,7 +161,7 @@ def parts(block: Block) -> Iterator[bytes]:
 
 
 def windows(stream: IO[bytes]) -> Iterator[bytes]:
-    """The bytes of a stream, about ``BLOCK`` at a time, cut behind a line."""
+    """Yield the bytes of a stream, about ``BLOCK`` at a time, each part ending with a line."""
     parts: list[bytes] = []
     while chunk := stream.read(BLOCK):
         end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
@@ -174,8 +175,10 @@ def windows(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def body(block: Block) -> Iterator[bytes]:
-    """The parts of a block but for the mark at the beginning of its file, and the header. Raises
-    InputError as ``parts`` does, and if the header is another."""
+    """Yield the parts of a block without the byte order mark and the header of its file.
+
+    Raises InputError as ``parts`` does, and if the header has changed.
+    """
     header, mark = block.header, b"" if block.offset else _MARK
     for part in parts(block):
         text, mark = part.removeprefix(mark), b""
@@ -185,9 +188,11 @@ def body(block: Block) -> Iterator[bytes]:
 
 
 def _without_header(path: str, text: bytes, header: str) -> tuple[bytes, str | None]:
-    """Whole lines but for the header, whose line is empty then; and the header, if it is yet to
-    come. Raises InputError if the first line that is not blank is another: the names of the columns
-    were read before, and may be those of another file."""
+    """Return whole lines with the header's line emptied, and the header if it is still to come.
+
+    Raises InputError if the first line that is not blank is no longer the header: the names of the
+    columns, which were read before, may be those of another file.
+    """
     for match in _LINE.finditer(text):
         line = match[0].decode("utf-8", "surrogateescape")
         if line == header:
@@ -201,7 +206,7 @@ def _without_header(path: str, text: bytes, header: str) -> tuple[bytes, str | N
 
 
 def _without_blanks(lines: Lines) -> Lines:
-    """The lines that hold more than blanks."""
+    """Return the lines that hold more than blanks."""
     filled = np.frombuffer(lines.data, np.uint8)[lines.starts] == _BRACE
     for number in np.flatnonzero(~filled).tolist():
         start, end = int(lines.starts[number]), int(lines.ends[number])
@@ -210,18 +215,18 @@ def _without_blanks(lines: Lines) -> Lines:
 
 
 class Cutter:
-    """Cuts text of one form into its lines, and reports where a line is no record."""
+    """Cuts text of one form into lines, and reports where a line is not a record."""
 
     def __init__(self, form: Format):
         self._form = form
 
     @cached_property
     def splitter(self) -> Splitter:
-        """The splitter of lines in which a quote stays open."""
+        """Return the splitter for lines at whose end a quote stays open."""
         return Splitter(self._form)
 
     def lines(self, data: bytes) -> Lines:
-        """The lines of whole lines that may be records, not the empty ones."""
+        """Return the lines of a text that may be records, without the empty ones."""
         codes = np.frombuffer(data, np.uint8)
         is_break = codes == _LINE_FEED
         if b"\r" in data:
@@ -233,19 +238,22 @@ class Cutter:
         return _without_blanks(records) if self._form.format == "json" else records
 
     def may_break_off(self, data: bytes) -> bool:
-        """Whether there is a quote in it, of CSV."""
+        """Return whether a text has a quote of CSV."""
         quote = self._form.dialect.quote.encode() if self._form.format == "csv" else b""
         return bool(quote) and quote in data
 
     def breaks_off(self, records: Lines) -> bool:
-        """Whether a record of CSV may go on behind its line."""
+        """Return whether a record of CSV may continue in the next line."""
         if self._form.format != "csv" or not self._form.dialect.quote:
             return False
         return any(self.splitter.begins(records.text(number)) for number in self._doubtful(records))
 
     def _doubtful(self, records: Lines) -> list[int]:
-        """The records whose quotes may not all be closed: of a line in which each is, there is an
-        even number, unless some are escaped otherwise than by doubling."""
+        """Return the numbers of the records whose quotes may not all be closed.
+
+        A line in which all are closed has an even number of quotes, unless quotes are escaped by
+        another character.
+        """
         dialect, data = self._form.dialect, records.data
         quote, escape = dialect.quote.encode(), dialect.escape.encode()
         if len(quote) > 1 or (escape not in (b"", quote) and escape in data):
@@ -258,6 +266,6 @@ class Cutter:
 
 
 def text_lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a text as ``multiline.Splitter`` takes them."""
+    """Return the lines of a text for ``multiline.Splitter``."""
     stream = io.BufferedReader(ChunkStream(chunks), BLOCK)
     return iter(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))

@@ -16,7 +16,7 @@ _NAMES = ("quote", "escape", "emptyValue", "null_value")
 class Dialect:
     """The characters of CSV, and the texts that mean null.
 
-    ``options``: of a source, with its ``null_value``; or its ``layout``.
+    ``options``: those of a source with its ``null_value``, or its ``layout``.
     """
 
     options: Mapping[str, Any]
@@ -38,14 +38,14 @@ class Dialect:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """The options that the ledger keeps, from which the same dialect is made again."""
+        """Return the options that the ledger keeps, from which the same dialect can be made."""
         own = {name: self.options[name] for name in _NAMES if self.options.get(name) is not None}
         return {"sep": self.separator, **own}
 
     @cached_property
     def patterns(self) -> tuple[str, str]:
-        """Two patterns, for Java and Python alike: a whole field, and one whose quote does not
-        close.
+        """Return two patterns, for Java and Python alike: a whole field, and a field whose quote is
+        open.
         """
         quote, separator = re.escape(self.quote), re.escape(self.separator)
         escape = re.escape(self.escape)
@@ -58,14 +58,12 @@ class Dialect:
         return f"(?:{quote}{within}{quote}|[^{quote}{separator}]*+)", f"{quote}{within}"
 
     def texts(self, record: str) -> list[str] | None:
-        """The texts of all fields of a record; None where its quotes do not enclose whole
-        fields.
-        """
+        """Return the texts of a record's fields; None if its quotes do not enclose whole fields."""
         fields, rest = self._cut(record)
         return None if rest else [self._text(field) for field in fields]
 
     def all_values(self, record: str) -> list[str | None] | None:
-        """The texts of all fields of a record, None for null; None where its quotes do not enclose
+        """Return the texts of a record's fields, None for null; None if its quotes do not enclose
         whole fields.
         """
         fields = self._fields.findall(self.separator + record)
@@ -80,15 +78,16 @@ class Dialect:
         ]
 
     def values(self, record: str) -> list[str | None]:
-        """The texts of a record's fields, None for null. Only the fields before a quote that is
-        not where one may be; none of them where a quote is never closed.
+        """Return the texts of a record's fields, None for null, up to a misplaced quote.
+
+        Returns no fields if a quote is never closed.
         """
         fields, rest = self._cut(record)
         is_open = rest and re.fullmatch(self.patterns[1], rest, re.DOTALL)
         return [] if is_open else [self._value(field) for field in fields]
 
     def _cut(self, record: str) -> tuple[list[str], str]:
-        """The fields of a record as they are written, and the rest that is none."""
+        """Return the fields of a record as they are written, and the rest that is no field."""
         if not self.quote:
             return record.split(self.separator), ""
         fields: list[str] = []
@@ -108,7 +107,7 @@ class Dialect:
 
     @cached_property
     def _fields(self) -> re.Pattern[str]:
-        """A field behind its separator."""
+        """Return the pattern of a field behind its separator."""
         separator = re.escape(self.separator)
         return re.compile(rf"{separator}({self.patterns[0]})(?={separator}|\Z)", re.DOTALL)
 
@@ -132,10 +131,10 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Format:
-    """The format in which the records of a text are written.
+    """The form in which the records of a text are written.
 
-    ``names``: the columns of a CSV record, in its order; some may be none of the schema's.
-    ``multiline``: whether a value in quotes may hold line breaks.
+    ``names``: the columns of a CSV record, in its order; some may not be in the schema.
+    ``multiline``: whether a quoted value may hold line breaks.
     """
 
     format: str

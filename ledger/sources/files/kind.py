@@ -1,4 +1,4 @@
-"""The kind of source that is files, read by interval or each once."""
+"""The kind of source that is files, read by interval or each file once."""
 
 import logging
 import re
@@ -49,7 +49,7 @@ class Files(Source):
         self.layout = layout | ({"multiline": True} if declared.multiline else {})
 
     def path(self, settings: "Settings", interval: Interval) -> str:
-        """The glob of the interval's files."""
+        """Return the glob of the interval's files."""
         pattern = path_templates.render(self.place, interval.start, interval.end, interval.params)
         return settings.data_path(pattern)
 
@@ -86,8 +86,10 @@ class Files(Source):
         return False
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
-        """New files, or the interval: its records are at most the lines of its text, or what the
-        footers of its Parquet files state.
+        """Claim new files, or the interval.
+
+        ``records`` of the claim are the lines of its text files, or the rows that its Parquet
+        footers state.
         """
         count = partial(listing.most_records, format=self._declared.format, limit=room)
         if self.incremental:
@@ -108,7 +110,9 @@ class Files(Source):
     def lines_of(
         cls, path: str, sought: Sequence[Sought], layout: Mapping[str, Any]
     ) -> Mapping[int, int]:
-        """The lines of CSV and JSON, where a record is a line that still holds what it held."""
+        """Return the lines of CSV and JSON records that are still in the file; see
+        ``Source.lines_of``.
+        """
         from ledger.sources.files import origin
 
         return origin.lines_of(path, sought, layout)

@@ -47,8 +47,10 @@ _Case = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Layout:
-    """CSV files with the same columns. ``headers``: the line with their names, by file; empty
-    where there was none but blank ones, so that no other is taken for a record later.
+    """CSV files with the same columns.
+
+    ``headers``: the line with their names, by file. Empty for a file that had only blank lines, so
+    that no later line is taken for its header.
     """
 
     names: tuple[str, ...]
@@ -57,10 +59,13 @@ class Layout:
 
 
 def layouts(paths: list[str], schema: StructType, by_name: bool, form: Format) -> list[Layout]:
-    """The files by the columns of their headers; a file without records may lack it.
+    """Group files by the columns of their headers. A file without records may lack a header.
 
-    ``by_name``: a header may have other names, in any order, instead of the schema's in order.
-    Raises InputError naming file, expected and found names where it is otherwise.
+    Raises InputError, with the file and the names expected and found, for a header that does not
+    fit.
+
+    ``by_name``: a header may have other names, in any order, instead of the schema's names in
+    order.
     """
     lines: dict[str, str] = {}
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -82,8 +87,9 @@ def layouts(paths: list[str], schema: StructType, by_name: bool, form: Format) -
 def _for_each(
     paths: Sequence[str], read: Callable[[str], _Result], use: Callable[[str, _Result], None]
 ) -> None:
-    """Read eight files at a time, and use what was read of each. Raises InputError for all files
-    that are wrong together, the first few with their texts.
+    """Read eight files at a time, and use the result of each.
+
+    Raises one InputError for all files that are wrong, with the texts of the first few.
     """
     with ThreadPoolExecutor(8) as pool:
         reading = [(path, pool.submit(read, path)) for path in paths]
@@ -176,13 +182,13 @@ def check_parquet(
 
 
 def encoded(line: str) -> bytes:
-    """The bytes of a line in which those that are not UTF-8 are escaped."""
+    """Return the bytes of a line in which bytes that are not UTF-8 were escaped."""
     return line.encode("utf-8", "surrogateescape")
 
 
 def _first_line(path: str) -> str:
-    """The first line that is not blank, without its end and byte order mark; empty if there is
-    none.
+    """Return the first line that is not blank, without its end and byte order mark; empty if there
+    is none.
     """
     try:
         with (
@@ -201,8 +207,10 @@ def _first_line(path: str) -> str:
 
 
 def _parquet_footer(path: str, names: Sequence[str], case: _Case) -> tuple[StructType, int]:
-    """The columns of ``names`` as Spark reads them, and the number of records. ``case``: makes one
-    of two names that Spark does not distinguish."""
+    """Return the columns of ``names`` as Spark reads them, and the number of records.
+
+    ``case``: maps names that Spark does not distinguish to one name.
+    """
     if is_local(path) and ":" in path.rpartition("/")[2]:
         raise InputError(
             f"source file {path}: expected a name without a colon, with which Spark reads no"
@@ -233,8 +241,11 @@ def _parquet_footer(path: str, names: Sequence[str], case: _Case) -> tuple[Struc
 
 
 def _check_row_groups(path: str, metadata: pq.FileMetaData) -> None:
-    """Spark reads row groups by their own numbers, and each at most once: with equal sums it
-    cannot read more of one file than its footer counts and less of another."""
+    """Raise InputError unless the row groups have as many records as the footer states.
+
+    Spark reads each row group at most once. With equal sums it cannot read more of one file than
+    its footer states and less of another.
+    """
     rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
     if rows != metadata.num_rows:
         raise InputError(
@@ -317,8 +328,10 @@ def _int96_values(path: str, columns: list[str]) -> Iterator[tuple[pa.Table, pa.
 
 
 class _SharedReader(io.RawIOBase):
-    """A reader of a stream. Of several readers, with the same ``ranges``, only the first that asks
-    for a range of bytes reads it from the stream."""
+    """A reader of a stream that shares what it reads with others of the same ``ranges``.
+
+    Only the first reader that asks for a range of bytes reads it from the stream.
+    """
 
     def __init__(self, stream: IO[bytes], ranges: dict[tuple[int, int], bytes]):
         self._stream, self._ranges, self._place = stream, ranges, 0
@@ -335,11 +348,11 @@ class _SharedReader(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """The place of this reader."""
+        """Return the place of this reader."""
         return self._place
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, as many as there are up to ``size``."""
+        """Return the next bytes, at most ``size``."""
         key = (self._place, size)
         if key not in self._ranges:
             self._stream.seek(self._place)
@@ -370,7 +383,7 @@ def _require_microseconds(path: str, exact: pa.Table, cut: pa.Table) -> None:
 
 
 def _leaves(column: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
-    """The values of a column that have no parts, as one array for each leaf of its type."""
+    """Yield the values of a column without their structure: one array for each leaf of its type."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_map(column.type):

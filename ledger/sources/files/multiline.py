@@ -17,8 +17,10 @@ TOO_LONG = (
 
 
 class _Taken:
-    """Lines that were looked at to find where a record ends; those past ``MOST_LINES`` are kept in
-    a file, because it may be all that follow."""
+    """Lines that were read to find the end of a record.
+
+    Lines past ``MOST_LINES`` are kept in a file, because they may be the rest of the source.
+    """
 
     def __init__(self) -> None:
         self.first: list[str] = []
@@ -47,7 +49,7 @@ class _Taken:
 
 
 class _Lines:
-    """Lines of a file, which can be put back."""
+    """Lines of a file that can be put back."""
 
     def __init__(self, lines: Iterator[str]):
         self._parts = [lines]
@@ -66,8 +68,10 @@ class _Lines:
 
 
 class Splitter:
-    """Cuts lines into records. A line whose quote is never closed is a record of its own, which
-    does not parse; what follows it is read as if it were not there.
+    """Cuts lines into records.
+
+    A line whose quote is never closed is a record of its own, which does not parse. The lines after
+    it are read as if it were not there.
     """
 
     def __init__(self, form: Format):
@@ -90,9 +94,12 @@ class Splitter:
         return bool(self._quote and self._quote in line and self._begun.fullmatch(line))
 
     def records(self, lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
-        """The records of ``lines``, which end as they do in the file; without their own line break.
-        Empty lines between records are none. With each whether it has more than ``MOST_LINES``
-        lines: then it has lost those."""
+        """Yield the records of ``lines`` without their last line break, and whether each has too
+        many lines.
+
+        A record of more than ``MOST_LINES`` lines has lost the rest. Empty lines between records
+        are skipped.
+        """
         source = _Lines(lines)
         for line in source:
             record = line.rstrip("\r\n")
@@ -106,7 +113,7 @@ class Splitter:
                 yield record, False
 
     def _closes(self, source: Iterable[str], taken: _Taken) -> bool:
-        """Whether the quote that is open closes in what follows, all of which is ``taken``."""
+        """Take lines until the open quote closes or cannot close; return whether it closed."""
         for line in source:
             taken.add(line)
             if self._quote not in line:

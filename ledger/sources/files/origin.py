@@ -17,10 +17,12 @@ _OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+\Z")  # of dates, times
 
 
 def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> dict[int, int]:
-    """The line of each record, from 1, by its number; those are left out whose line is not certain.
+    """Return the line of each record in its file, from 1, by the record's number.
 
-    A record is the line of its number, or with a header the next one, those not counted that are no
-    records; and only if that line holds what the record holds. ``layout``: of its source.
+    A record's line is the one with its number or, with a header, the next; lines that are no
+    records do not count. Records whose line is gone or has other content are left out.
+
+    ``layout``: the layout of the record's source.
     """
     if layout.get("multiline") or layout.get("format") not in ("csv", "json"):
         return {}  # a record is not a line
@@ -39,8 +41,9 @@ def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> 
 
 
 def _lines(path: str, wanted: set[int], blanks: bytes) -> Iterator[tuple[int, tuple[int, str]]]:
-    """The wanted lines that hold more than ``blanks``: their number among these, their line and
-    text."""
+    """Yield the wanted lines that hold more than ``blanks``: their number among these, their line
+    in the file, and their text.
+    """
     read = number = 0
     with opened(path) as stream:
         for line, raw in enumerate(stream, 1):
@@ -55,8 +58,9 @@ def _lines(path: str, wanted: set[int], blanks: bytes) -> Iterator[tuple[int, tu
 
 
 def _holds(text: str, record: Sought, layout: Mapping[str, Any]) -> bool:
-    """Whether a line is the text of a record, or its fields are the record's texts and whole
-    numbers."""
+    """Return whether a line is the text of a record, or has the record's texts and whole numbers as
+    its fields.
+    """
     if not record.parsed:
         return text == record.content
     plain = {name: value for name, value in json.loads(record.content).items() if _is_plain(value)}
@@ -71,8 +75,9 @@ def _holds(text: str, record: Sought, layout: Mapping[str, Any]) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value stands in its line as it is here: dates, timestamps and fractions have other
-    forms."""
+    """Return whether a value is written in its line as it is here. Dates, timestamps and fractions
+    have other forms.
+    """
     if isinstance(value, str):
         return _OTHER_FORMS.match(value) is None
     return isinstance(value, int) and not isinstance(value, bool)

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reader(SourceReader):
-    """Reads one source."""
+    """Reader of one source of files."""
 
     def __init__(self, spark: SparkSession, source: FileSource):
         self._spark = spark
@@ -61,12 +61,13 @@ class Reader(SourceReader):
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """The options for the format of its dates and timestamps."""
+        """Return the options for the format of its dates and timestamps."""
         return self._source.options
 
     def null_columns(self, stored: Sequence[str] | None = None) -> Sequence[str]:
-        """The columns that no record, or no header, has. Raises InputError if one of them may be
-        renamed where the records come from."""
+        """Return the columns that no record, or no header, has. Raises InputError if one may have
+        been renamed at the source.
+        """
         text, self._text = self._text, None
         if text is not None:
             present = (
@@ -78,10 +79,10 @@ class Reader(SourceReader):
         return [absent.shown(path) for path in self._keys.absent] if self._keys else ()
 
     def records(self, claim: Claim) -> DataFrame:
-        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``. Checks
-        headers first.
+        """Return all records: the schema's columns, ``FILE``, ``RAW`` and ``ERROR``. Checks headers
+        first.
 
-        Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
+        Raises InputError if a header or the schema of a Parquet file is not as declared, or if no
         file is there and one is due.
         """
         inputs = self._inputs(claim)
@@ -157,7 +158,9 @@ class Reader(SourceReader):
         self._keys = keys
 
     def _layouts(self, paths: list[str]) -> list[files.Layout]:
-        """The files of text by their columns. Raises InputError for a header that does not fit."""
+        """Group the files of text by their columns. Raises InputError for a header that does not
+        fit.
+        """
         source = self._source
         if source.format == "csv" and source.header and paths:
             layouts = files.layouts(paths, self.schema, source.by_name, self._form([]))
@@ -169,7 +172,7 @@ class Reader(SourceReader):
         return [files.Layout(tuple(self.schema.names), tuple(paths), {})]
 
     def _with_names(self, records: DataFrame, form: Format) -> DataFrame:
-        """The records with the columns of their file, where these are read by name."""
+        """Add the columns of their file to records, if columns are looked up by name."""
         if not self._source.by_name:
             return records
         return records.withColumn(NAMES, F.lit(BETWEEN.join(form.names)))
@@ -179,8 +182,9 @@ class Reader(SourceReader):
         listing.require_unchanged(source, self._listed)
 
     def check_read(self, source: str, rows: int, stored: Callable[[], DataFrame]) -> None:
-        """Raise InputError if a Parquet file has another number of records by its footer than were
-        read of it."""
+        """Raise InputError if Spark read another number of records from a Parquet file than its
+        footer states.
+        """
         if self._footers is None or rows == sum(self._footers.values()):
             return
         counts = stored().groupBy(FILE).count().collect()
@@ -195,7 +199,8 @@ class Reader(SourceReader):
                 )
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
-        """Stored records with ``MESSAGE``, in today's schema; what did not parse is parsed by it.
+        """Return stored records with ``MESSAGE`` in today's schema. Records that did not parse are
+        parsed again.
 
         A value that does not fit today's type fails its record.
         """
@@ -249,5 +254,5 @@ class Reader(SourceReader):
 
 
 def _place(path: str) -> str:
-    """A path or URL without its scheme, which Spark and fsspec may call otherwise."""
+    """Return a path or URL without its scheme, which Spark and fsspec may name differently."""
     return path.split("://", 1)[-1]

@@ -93,7 +93,7 @@ class FileSource:
 
 
 def _unsupported(source: FileSource) -> tuple[str, str] | None:
-    """An option that is not supported, and what to do: some of Spark's lose records."""
+    """Return an unsupported option and what to do. Some options of Spark lose records."""
     names = OPTIONS[source.format]
     name = next((name for name in source.options if name not in names), None)
     if name is None:
@@ -107,7 +107,7 @@ def _unsupported(source: FileSource) -> tuple[str, str] | None:
 
 
 def _option(source: FileSource, is_wrong: Callable[[str, Any], bool]) -> tuple[str, Any] | None:
-    """The first option that is wrong, and its value."""
+    """Return the first option that is wrong, and its value."""
     return next((option for option in source.options.items() if is_wrong(*option)), None)
 
 
@@ -128,7 +128,7 @@ def _separator_again(source: FileSource) -> tuple[str, str] | None:
 
 
 def _inexact(source: FileSource) -> tuple[str, str, str] | None:
-    """The first format of dates that does not make exact values, and why."""
+    """Return the first format of dates that does not make exact values, and the reason."""
     reasons = [
         (name, pattern, patterns.fault(name, pattern))
         for name, pattern in source.options.items()

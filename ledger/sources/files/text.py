@@ -1,4 +1,4 @@
-"""Read the records of text files in tasks: by columns, and one by one where that is not sure."""
+"""Read the records of text files in tasks: by columns if that is exact, otherwise one by one."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,8 +48,10 @@ _PLACE = "place"  # of a block, as text
 def blocks_of(
     spark: SparkSession, files: Sequence[FoundFile], form: Format, headers: Mapping[str, str]
 ) -> list[Block]:
-    """The blocks of files, in order. ``headers``: the line with the names of the columns, by
-    path; empty where there were blank lines alone."""
+    """Return the blocks of files, in order.
+
+    ``headers``: the line with the names of the columns, by path; empty for a file of blank lines.
+    """
 
     def cut_one(file: FoundFile) -> list[Block]:
         with _reading(file.path):
@@ -71,7 +73,7 @@ def blocks_of(
 
 @dataclass(frozen=True)
 class TextReader:
-    """Reads blocks of one form."""
+    """Reader of blocks of one form."""
 
     form: Format
     blocks: Sequence[Block]
@@ -87,7 +89,7 @@ class TextReader:
 
     @property
     def shares(self) -> list[range]:
-        """The numbers of the blocks that each task reads."""
+        """Return the numbers of the blocks that each task reads."""
         return _shares([_weight(block.path, block.length) for block in self.blocks])
 
     @cached_property
@@ -98,8 +100,9 @@ class TextReader:
         return T.StructType([number, *stored_schema(self.form.schema).fields])
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The records of the blocks, in order: ``FILE`` as a URL, the schema's columns, ``RAW``
-        and ``ERROR``. Lazy."""
+        """Return the records of the blocks, in order: ``FILE`` as a URL, the schema's columns,
+        ``RAW`` and ``ERROR``. Lazy.
+        """
         urls = F.lit(BETWEEN.join(url(block.path) for block in self.blocks))
         file = F.get(F.split(urls, BETWEEN), F.col(BLOCK_NUMBER)).alias(FILE)
         batches = self.few()
@@ -114,8 +117,11 @@ class TextReader:
         return rows.select(file, *(F.col(quoted(name)) for name in self.schema.names[1:]))
 
     def few(self) -> list[pa.RecordBatch] | None:
-        """The records of all blocks; None where these are more than the driver reads, or more comes
-        out of them once they are decompressed."""
+        """Return the records of all blocks; None if they have more bytes than the driver reads
+        itself.
+
+        Both the blocks and the records in memory are measured.
+        """
         if sum(block.length for block in self.blocks) > HERE:
             return None
         batches: list[pa.RecordBatch] = []
@@ -128,8 +134,10 @@ class TextReader:
         return batches
 
     def batches(self, numbers: range) -> Iterator[pa.RecordBatch]:
-        """The records of some of the blocks. Raises InputError if a file cannot be read, or has
-        changed since it was cut."""
+        """Yield the records of some blocks.
+
+        Raises InputError if a file cannot be read, or has changed since it was cut.
+        """
         for number in numbers:
             block = self.blocks[number]
             with _reading(block.path):
@@ -139,7 +147,7 @@ class TextReader:
                     yield from filter(len, parts)  # Spark takes an empty one for the end
 
     def lines(self, number: int) -> Iterator[Lines]:
-        """The records of a block, each of which is a line."""
+        """Yield the records of a block, each of which is a line."""
         block, cutter = self.blocks[number], Cutter(self.form)
         with _reading(block.path):
             for text in body(block):
@@ -160,7 +168,9 @@ class TextReader:
             yield self._parsed(records)
 
     def _parsed(self, records: Lines) -> pa.Table:
-        """Lines, each of which is a record: by columns, and exactly those that cannot be."""
+        """Parse lines, each of which is a record: by columns, and exactly where that is not
+        possible.
+        """
         if self._by_columns is None:
             return self._parser.parse(records.texts(np.arange(len(records))))
         read = self._by_columns(records, self.form)
@@ -178,7 +188,7 @@ class TextReader:
 
 
 def url(path: str) -> str:
-    """A path, in which quoted characters stand for those that a URL has not."""
+    """Return a path as a URL, with characters escaped that a URL may not have."""
     scheme, separator, rest = ("", "", path) if is_local(path) else path.partition("://")
     return f"{scheme}{separator}{escaped(rest, errors='surrogateescape')}"
 
@@ -203,7 +213,7 @@ def in_tasks(
 
 
 def _shares(weights: Sequence[int]) -> list[range]:
-    """Numbers of files or blocks, in order, shared out to tasks by their bytes."""
+    """Share out the numbers of files or blocks to tasks by their bytes, in order."""
     whole = sum(weights)
     tasks = min(len(weights), max(_FEWEST_TASKS, math.ceil(whole / _TASK)))
     counts = [0] * tasks
@@ -220,7 +230,7 @@ def _weight(path: str, bytes_: int) -> int:
 
 
 def _next_rows(records: Iterator[tuple[str, bool]]) -> list[tuple[bytes, bool]]:
-    """The next records of a batch, as bytes."""
+    """Return the next records of a batch, as bytes."""
     rows: list[tuple[bytes, bool]] = []
     size = 0
     for record, is_long in records:
@@ -234,7 +244,7 @@ def _next_rows(records: Iterator[tuple[str, bool]]) -> list[tuple[bytes, bool]]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Name the file that cannot be read."""
+    """Translate an error of reading into an InputError that names the file."""
     try:
         yield
     except UNREADABLE as exc:

@@ -1,4 +1,4 @@
-"""Write the records of a text to a snapshot, task by task, without a way through Spark."""
+"""Write the records of a text to a snapshot, task by task, without a detour through Spark."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,11 +26,12 @@ _SPARK_VERSION = "org.apache.spark.version"  # without it dates may be taken for
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the records of ``reader``.
+    """Writer of the records of ``reader`` to a snapshot.
 
-    ``folder``: of the run. ``part``: which of the run's writers it is. ``by_name``: whether the
-    columns of files are read by their names. ``group_bytes``: in memory, of the records that are
-    written in one go.
+    ``folder``: the folder of the run.
+    ``part``: number of this writer among those of the run.
+    ``by_name``: whether columns are looked up by name.
+    ``group_bytes``: bytes in memory of the records that are written at once.
     """
 
     reader: TextReader
@@ -58,8 +59,9 @@ class Writer:
         return WrittenFiles(names, sum(n for _, n, _ in done), sum(n for _, _, n in done))
 
     def _write(self, number: int, batches: Iterable[pa.RecordBatch]) -> tuple[str, int, int]:
-        """Write records to a file: its path, empty if there are none; how many records it has, and
-        how many of them failed."""
+        """Write records to a file; return its path (empty: no records), its records and its failed
+        ones.
+        """
         rows = failed = 0
         name = f"part-{self.part:06}-{number:010}-{uuid4().hex}.parquet"  # in order in the run
         noted = {SPARK_SCHEMA: self.schema.json(), _SPARK_VERSION: pyspark.__version__}
@@ -90,7 +92,7 @@ class Writer:
 
     @cached_property
     def _arrow(self) -> pa.Schema:
-        """Arrow schema of the snapshot. Texts that are the same in many rows are dictionaries."""
+        """Return the Arrow schema of the snapshot. Texts that many rows share are dictionaries."""
         arrow = to_arrow_schema(self.schema)
         for place, field in enumerate(arrow):
             kind = _in_microseconds(field.type)
@@ -100,7 +102,7 @@ class Writer:
         return arrow
 
     def _columns(self, table: pa.Table) -> pa.Table:
-        """Records as the snapshot has them."""
+        """Return records as the snapshot stores them."""
         numbers = table[BLOCK_NUMBER].combine_chunks()
         least, greatest = pc.min_max(numbers).values()
         numbers = pc.subtract(numbers, least)
@@ -119,7 +121,7 @@ class Writer:
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """A type whose times are in microseconds, as Spark reads them in a file."""
+    """Return a type whose times are in microseconds, which is how Spark reads them."""
     if pa.types.is_time(kind):
         return pa.time64("us")
     if pa.types.is_struct(kind):
@@ -132,7 +134,7 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Table]:
-    """Batches put together, as many as are written in one go."""
+    """Join batches until they have as many bytes as are written at once."""
     some: list[pa.RecordBatch] = []
     bytes_ = 0
     for batch in batches:

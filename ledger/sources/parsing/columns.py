@@ -1,7 +1,6 @@
-"""Values of parsed records into Arrow columns, and the rows whose value does not fit.
+"""Fit values of parsed records into Arrow columns, and find the rows whose value does not fit.
 
-Arrow makes values of the texts of which it is sure to make exactly these, and ``scalars`` of the
-others.
+Arrow converts the texts that it is sure to convert exactly, and ``scalars`` the others.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,12 +30,15 @@ _NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.D
 
 
 def stored(kind: T.DataType) -> pa.DataType:
-    """The Arrow type of a column, each part of which may be null."""
+    """Return the Arrow type of a column, each part of which may be null."""
     return to_arrow_type(nullable(without_lengths(kind)))
 
 
 def of_texts(kind: T.DataType, options: Mapping[str, str], make: Make | None = None) -> Fit:
-    """Fit texts, or nulls, into a type without parts. ``make``: makes a value of one text."""
+    """Return the function that fits texts, or nulls, into a type without parts.
+
+    ``make``: makes a value of one text.
+    """
     arrow, make = stored(kind), make or maker_of(kind, options)
     has_format = type(kind) in FORMATS and options.get(FORMATS[type(kind)]) is not None
     is_vectorized = texts.converts(kind) and not has_format
@@ -68,7 +70,7 @@ def _exactly(make: Make, text: str) -> Any:
 
 
 def _array(values: Values, arrow: pa.DataType) -> pa.Array:
-    """An array of values, dates and times being the numbers that ``scalars`` makes of them."""
+    """Return an array of values. Dates and times are numbers, as ``scalars`` makes them."""
     if pa.types.is_date(arrow):
         return pa.array(values, pa.int32()).cast(arrow)
     if pa.types.is_time(arrow):
@@ -79,7 +81,7 @@ def _array(values: Values, arrow: pa.DataType) -> pa.Array:
 
 
 def of_json(kind: T.DataType, options: Mapping[str, str]) -> Fit:
-    """Fit values of JSON into a type."""
+    """Return the function that fits values of JSON into a type."""
     if isinstance(kind, T.StructType):
         return _structs(kind, options)
     if isinstance(kind, T.ArrayType):
@@ -98,7 +100,7 @@ def of_json(kind: T.DataType, options: Mapping[str, str]) -> Fit:
 
 
 def _only(classes: set[type], fit: Fit, also: Collection[str] = ()) -> Fit:
-    """Hand on values of these classes, and these texts; any other is a misfit."""
+    """Restrict a fit to values of these classes and to these texts; any other value is a misfit."""
 
     def fits(value: Any) -> bool:
         return type(value) in classes or (bool(also) and type(value) is str and value in also)
@@ -114,7 +116,7 @@ def _only(classes: set[type], fit: Fit, also: Collection[str] = ()) -> Fit:
 
 
 def _as_texts(fit: Fit) -> Fit:
-    """Hand on values as texts: strings, numbers as they are written, anything else as JSON."""
+    """Fit values as texts: strings, numbers as they are written, and anything else as JSON."""
 
     def fit_all(values: Values) -> tuple[pa.Array, np.ndarray]:
         if not {str, Number, type(None)}.issuperset(map(type, values)):
@@ -167,8 +169,11 @@ def _structs(kind: T.StructType, options: Mapping[str, str]) -> Fit:
 def _having(
     values: Values, classes: set[type], nothing: Any
 ) -> tuple[Values, np.ndarray | None, np.ndarray]:
-    """The values, with ``nothing`` for those of other classes; which these are, or None if none is;
-    and the places of the ones among them that are not null."""
+    """Split values by their class.
+
+    Return the values, with ``nothing`` for those of other classes; which values those are, or None
+    if there are none; and the places of those that are not null.
+    """
     if classes.issuperset(map(type, values)):
         return values, None, NONE
     absent = np.array([type(value) not in classes for value in values])
@@ -192,7 +197,7 @@ def _lists(kind: T.ArrayType, options: Mapping[str, str]) -> Fit:
 
 
 def _maps(kind: T.MapType, options: Mapping[str, str]) -> Fit:
-    """An object that has a key twice is none."""
+    """Return the fit of a MAP. An object with a repeated key does not fit."""
     fit_part, arrow = of_json(kind.valueType, options), stored(kind)
 
     def fit(values: Values) -> tuple[pa.Array, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Records of CSV as their fields: cut by RFC 4180, or as the options of their source have it."""
+"""Cut records of CSV into fields, by RFC 4180 or the options of their source."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Fields = list[str | None]
 def parser_of(form: Format) -> Callable[[str], Fields]:
     """Return the function that cuts a record into its fields, None for null.
 
-    It raises ValueError, with the reason, if there are not as many as columns.
+    It raises ValueError, with the reason, if there are not as many fields as columns.
     """
     dialect, count = form.dialect, len(form.names)
     separator, quote = dialect.separator, dialect.quote

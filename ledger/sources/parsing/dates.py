@@ -1,4 +1,4 @@
-"""Texts of dates, times and intervals, by ISO 8601 or a pattern, as numbers of microseconds."""
+"""Read texts of dates, times and intervals, by ISO 8601 or a pattern, as microseconds."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ _ERAS = {"ad": 1, "bc": -1, "anno domini": 1, "before christ": -1}
 
 
 def iso(kind: T.DataType) -> Read:
-    """Return the reader of ISO 8601 of a DATE, TIMESTAMP or TIMESTAMP_NTZ."""
+    """Return the reader of ISO 8601 for a DATE, TIMESTAMP or TIMESTAMP_NTZ."""
     pattern = _ISO[type(kind)]
 
     def read(text: str) -> int:
@@ -59,9 +59,9 @@ def iso(kind: T.DataType) -> Read:
 
 @lru_cache
 def reader_of(layout: str) -> Read:
-    """Return the reader of a pattern of Java, which ``patterns.fault`` accepts.
+    """Return the reader of a Java pattern that ``patterns.fault`` accepts.
 
-    Letters count in any case, as in Spark, and a fraction may have fewer digits than the pattern.
+    Case does not matter, as in Spark, and a fraction may have fewer digits than the pattern.
     """
     expression, fields = "", list[str]()  # the field that each group of the expression is
     current: tuple[int, ...] = ()
@@ -147,7 +147,7 @@ def _value(name: str, text: str) -> int:
 
 
 def _offset(text: str) -> int:
-    """An offset from UTC in seconds."""
+    """Return an offset from UTC in seconds."""
     match = _OFFSET.fullmatch(text)
     if match is None:
         raise ValueError
@@ -177,7 +177,7 @@ def _hour(values: dict[str, int]) -> int:
 
 
 def _days(values: dict[str, int]) -> int:
-    """Days since 1970 of a year with a month and a day, or the day of the year."""
+    """Return the days since 1970 of a year with a month and a day, or with a day of the year."""
     year = values["y"]
     if "G" in values:
         if year < 1:
@@ -205,7 +205,7 @@ def _days(values: dict[str, int]) -> int:
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a day of the Gregorian calendar, which holds for every year."""
+    """Return the days since 1970 of a day of the Gregorian calendar, in any year."""
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
@@ -218,7 +218,7 @@ _MOST = (None, 23, 59, 59)
 
 
 def interval(kind: T.DayTimeIntervalType, text: str) -> int:
-    """An INTERVAL of days to seconds in microseconds, alone or as a literal of SQL."""
+    """Return the microseconds of an INTERVAL of days to seconds, plain or as a SQL literal."""
     match = _interval_pattern(kind.startField, kind.endField).fullmatch(text)
     if match is None:
         raise ValueError

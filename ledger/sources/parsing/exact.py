@@ -25,15 +25,18 @@ OF_FAILED = (T.StructField(RAW, T.BinaryType()), T.StructField(ERROR, T.StringTy
 
 
 def stored_schema(schema: T.StructType) -> T.StructType:
-    """The columns of parsed records: those of the schema, each of which may be null, and of those
-    that did not parse ``RAW`` and ``ERROR``."""
+    """Return the columns of parsed records: those of the schema, nullable, and ``RAW`` and
+    ``ERROR``.
+
+    The last two are set for records that did not parse.
+    """
     own = nullable(without_lengths(schema))
     assert isinstance(own, T.StructType)
     return T.StructType([*own.fields, *OF_FAILED])
 
 
 class Parser:
-    """Parses records of one form."""
+    """Parser of records of one form."""
 
     def __init__(self, form: Format):
         self._form = form
@@ -84,8 +87,10 @@ class Parser:
         return self._table(records, columns, reasons)
 
     def _rows(self, records: Sequence[bytes], reasons: dict[int, str]) -> Iterator[Any]:
-        """The values of each record by name, or in the order of the names; of one that fails
-        none."""
+        """Yield the values of each record, by name (JSON) or in the order of the names (CSV).
+
+        A record that fails has no values.
+        """
         parse, nothing = self._parse, {} if self._is_json else [None] * len(self._form.names)
         for number, record in enumerate(records):
             try:
@@ -100,7 +105,7 @@ class Parser:
     def _column(
         self, field: T.StructField, rows: Sequence[Any], reasons: dict[int, str]
     ) -> pa.Array:
-        """A column, and the reasons of the records whose value does not fit."""
+        """Return a column, and add the reasons of records whose value does not fit."""
         fit, name = self._fits.get(field.name), field.name
         if fit is None:
             return pa.nulls(len(rows), self._arrow.field(name).type)
@@ -138,7 +143,7 @@ class Parser:
 
 
 def _earlier_misfits(name: str, fit: Fit, rows: Sequence[Any]) -> dict[int, Any]:
-    """Values that do not fit, by the number of their record, which has the key once more."""
+    """Return values that do not fit, by the number of their record, which has the key again."""
     if Doubled not in set(map(type, rows)):
         return {}
     return {
@@ -152,7 +157,7 @@ def _earlier_misfits(name: str, fit: Fit, rows: Sequence[Any]) -> dict[int, Any]
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep Python from looking for cycles among values that have none, which takes ever longer."""
+    """Switch off Python's cyclic collector, which would scan ever more values without cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:

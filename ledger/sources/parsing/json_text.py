@@ -1,6 +1,6 @@
-"""Lines of JSON as Python values: numbers as they are written, no key lost, and nothing guessed.
+"""Parse lines of JSON into Python values: numbers as they are written, every key kept, no guesses.
 
-A line is parsed as RFC 8259 has it, or as the options of its source allow.
+A line is parsed by RFC 8259 and the options of its source.
 """
 
 import json
@@ -40,7 +40,7 @@ class Number(str):
 
 
 class Doubled(dict[str, Any]):
-    """An object that has a key more than once. ``pairs``: all of its keys and values."""
+    """An object with a repeated key. ``pairs``: all of its keys and values."""
 
     __slots__ = ("pairs",)
     pairs: list[tuple[str, Any]]
@@ -99,7 +99,7 @@ def parser_of(options: Mapping[str, str]) -> Callable[[str], dict[str, Any]]:
 
 
 def _bare(line: str, on: set[str]) -> str:
-    """A line whose strings are empty."""
+    """Return a line with all of its strings emptied."""
     strings = f"{_DOUBLE}|{_SINGLE}" if "allowSingleQuotes" in on else _DOUBLE
     return re.sub(strings, '""', line, flags=re.DOTALL)
 
@@ -113,7 +113,7 @@ def _require_flat(line: str, on: set[str]) -> None:
 
 
 def _no_json(line: str, on: set[str]) -> str:
-    """The reason why a line is no JSON, with the option that allows it if there is one."""
+    """Return the reason why a line is not JSON, with the option that allows it if there is one."""
     bare = _bare(line, on)
     for name, (look, advice) in _ALLOWED.items():
         if name not in on and look.search(bare):
@@ -122,11 +122,11 @@ def _no_json(line: str, on: set[str]) -> str:
 
 
 class _NoJsonError(Exception):
-    """A line is not what the options allow."""
+    """A line is neither JSON nor allowed by the options."""
 
 
 class _Lenient:
-    """Parses what the options of a source allow beside JSON."""
+    """Parser of JSON with what the options of a source allow in addition."""
 
     _BLANK = re.compile(r"[ \t\n\r]*+")
     _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
@@ -155,7 +155,7 @@ class _Lenient:
         }
 
     def value(self, line: str, at: int) -> tuple[Any, int]:
-        """The value from a place on, and the place behind it. Raises _NoJsonError."""
+        """Return the value at a place, and the place behind it. Raises _NoJsonError."""
         character = line[at : at + 1]
         if character == "{":
             return self._object(line, at + 1)
@@ -179,7 +179,7 @@ class _Lenient:
         return match.end()
 
     def _next(self, line: str, at: int, end: str) -> tuple[bool, int]:
-        """Whether the object or list ends here, and the place behind the comma or the end."""
+        """Return whether the object or list ends here, and the place behind the comma or end."""
         at = self._past(line, at)
         if line[at : at + 1] not in (",", end):
             raise _NoJsonError
@@ -253,7 +253,7 @@ def _in_quotes(text: str) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value as a text: a string without its quotes, anything else as JSON without blanks."""
+    """Return a value as a text: a string without quotes, anything else as JSON without blanks."""
     return str(value) if type(value) is str else _json(value)
 
 

@@ -1,4 +1,4 @@
-"""Keys of JSON that a person takes for a column's name, or a field's, although they differ from it.
+"""Keys of JSON that look like the name of a column or field but differ from it.
 
 They differ in case, blanks, invisible characters, the form of an accent or the width of a letter.
 """
@@ -25,8 +25,10 @@ _UNSEEN = re.compile(
 
 
 def folded(name: str) -> str:
-    """A name as a person reads it: whatever its case, its form of an accent and the width of its
-    letters, without blanks and invisible characters."""
+    """Return a name as a person reads it.
+
+    Case, blanks, invisible characters, the form of accents and the width of letters do not count.
+    """
     seen = "".join(
         character
         for character in unicodedata.normalize("NFKC", name)
@@ -38,7 +40,7 @@ def folded(name: str) -> str:
 
 
 def spelt(name: str, meant: str) -> str:
-    """A name in quotes; with escapes if it looks like another name that is meant."""
+    """Return a name in quotes, with escapes if it looks like another name that is meant."""
     return repr(name) if _without_blanks(name) == _without_blanks(meant) else ascii(name)
 
 
@@ -97,7 +99,7 @@ def _of_objects(kind: T.StructType, path: str) -> Misspelt:
 def _first(
     within: Misspelt, kind: type, parts: Callable[[Any], Iterable[Any]], value: Any
 ) -> str | None:
-    """The first reason in a part of a value of this class."""
+    """Return the first reason in a part of a value of this class."""
     return next(filter(None, map(within, parts(value))), None) if isinstance(value, kind) else None
 
 

@@ -1,7 +1,7 @@
-"""Patterns of dates and timestamps, checked where they are declared.
+"""Check patterns of dates and timestamps where they are declared.
 
-A pattern is one of Java, as Spark has it. Refused are those that lack a part of a date or have more
-than the type of the column holds, and those that Spark does not write.
+The patterns are Java's, as Spark uses them. A pattern is refused if it lacks a part of a date, has
+more than its column's type holds, or is one that Spark does not write.
 """
 
 import re
@@ -34,7 +34,7 @@ _IN_A_STAGE = "declare STRING and parse it in a stage"
 
 
 def fault(option: str, pattern: str) -> str | None:
-    """Why texts of a pattern would not become exact values, and what to do; None if they would."""
+    """Return why a pattern would not give exact values, and what to do; None if it would."""
     try:
         parts = list(parts_of(pattern))
     except ValueError as exc:

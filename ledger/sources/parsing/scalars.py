@@ -1,7 +1,7 @@
-"""One text as a value of a type, exactly, or ValueError: nothing is rounded, guessed or left out.
+"""Convert a text to a value of a type exactly, or raise ValueError: nothing is rounded or guessed.
 
-A DATE is its number of days since 1970, a TIMESTAMP its microseconds, a TIME its microseconds
-since midnight: as Arrow stores them, whatever the year.
+A DATE is its days since 1970, a TIMESTAMP its microseconds since 1970 and a TIME its microseconds
+since midnight. Arrow stores them so, for any year.
 """
 
 import base64
@@ -43,11 +43,11 @@ _TIME = re.compile(r"([0-9]{2}):([0-9]{2})(?::([0-9]{2})(\.[0-9]+)?)?")
 
 
 def maker_of(kind: T.DataType, options: Mapping[str, str], *, exponents: bool = False) -> Make:
-    """Return the function that makes a value of the type of a text, which raises ValueError.
+    """Return the function that converts a text to a value of the type, or raises ValueError.
 
     ``options``: the formats of dates and timestamps.
-    ``exponents``: whether a decimal may have one. Programs that show numbers with exponents have
-    rounded them.
+    ``exponents``: whether a decimal may have an exponent. Programs that write exponents have
+    rounded.
     """
     if type(kind) in _BITS:
         return partial(_integer, 1 << (_BITS[type(kind)] - 1))
@@ -66,8 +66,10 @@ def maker_of(kind: T.DataType, options: Mapping[str, str], *, exponents: bool = 
 
 
 def value_of(kind: T.DataType, options: Mapping[str, str]) -> Callable[[str | None], Any]:
-    """Return the function that makes a value of Python of a text; None where it does not fit, or
-    Python has no such value."""
+    """Return the function that converts a text to a Python value.
+
+    It returns None if the text does not fit, or if Python has no such value.
+    """
     make = maker_of(kind, options)
 
     def value(text: str | None) -> Any:
@@ -118,7 +120,7 @@ def _double(text: str) -> float:
 
 
 def _float(text: str) -> float:
-    """The nearest of the numbers that a FLOAT has, as a double."""
+    """Return the nearest FLOAT, as a double."""
     number = _double(text)
     with np.errstate(over="ignore"):
         near = float(np.float32(number))
@@ -138,7 +140,7 @@ def _truth(text: str) -> bool:
 
 
 def _decimal(kind: T.DecimalType, exponents: bool, text: str) -> Decimal:
-    """Exactly the number. Only what looks like it is made a number of."""
+    """Return exactly the number that the text shows."""
     match = _DECIMALS.fullmatch(text)
     _require(match and len(text) <= MOST_CHARACTERS)
     assert match is not None

@@ -1,4 +1,7 @@
-"""Records that have types already: what does not fit the schema fails, today's or another day's."""
+"""Records that already have types: a value that does not fit the schema fails its record.
+
+The schema is the one they were read with, or a later one.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -27,7 +30,7 @@ from ledger.types.spark import NESTED, nullable, without_lengths
 
 
 def struct(schema: StructType | str) -> StructType:
-    """A schema given as a StructType or a DDL string; needs a running session for the latter."""
+    """Return a schema as a StructType. A DDL string needs a running session."""
     if isinstance(schema, StructType):
         return schema
     try:
@@ -58,8 +61,10 @@ def check_schema(schema: StructType) -> None:
 
 
 def check_columns(where: str, columns: StructType, schema: StructType) -> None:
-    """Raise InputError unless what was found has the schema's columns with its types. What may not
-    be null is a matter of each record."""
+    """Raise InputError unless a frame has the schema's columns with their types.
+
+    Nulls are checked record by record, not here.
+    """
     types = {field.name: field.dataType for field in columns.fields}
     wrong = []
     for field in schema.fields:
@@ -76,10 +81,12 @@ def check_columns(where: str, columns: StructType, schema: StructType) -> None:
 def aligned(
     stored: DataFrame, schema: StructType, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Stored records, with ``MESSAGE`` if they have it, in ``schema``; columns
-    that it no longer has are left out. ``options``: of their source, how it writes dates.
+    """Return stored records in ``schema``, with ``MESSAGE`` if they have it.
 
-    A value that does not fit, or would be rounded or cut, fails its record.
+    Columns that are not in the schema are left out. A value that does not fit, or would be rounded
+    or cut, fails its record.
+
+    ``options``: the formats of dates of their source.
     """
     columns, problems = [], []
     for field in schema.fields:
@@ -97,8 +104,10 @@ def aligned(
 
 
 def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
-    """Stored values in ``schema``. A record that did not fit before may have lost some: it then
-    stays as it was."""
+    """Return stored values in ``schema``.
+
+    A record that did not fit before and may have lost some of its values stays as it is.
+    """
     own = [f"`{name}`" for name in stored.columns if not is_own(name)]
     whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
     is_intact = F.col(ERROR).isNull() | whole
@@ -114,12 +123,12 @@ def _lasting(stored: DataFrame) -> list[str]:
 
 
 def quote_of(words: Column) -> Column:
-    """Mark words of others in a reason, as ``ledger.errors.quote`` does."""
+    """Mark words that are not ours in a reason, as ``ledger.errors.quote`` does."""
     return F.concat(F.lit(QUOTE), F.translate(words, MARKS, ""), F.lit(UNQUOTE))
 
 
 def _fitted(value: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
-    """A stored value in another type, without loss; null where that cannot be."""
+    """Return a stored value in another type, without loss; null if that is not possible."""
     kind = nullable(kind)
     if nullable(had) == kind:
         return value
@@ -134,15 +143,19 @@ def _fitted(value: Column, had: DataType, kind: DataType, options: Mapping[str, 
 
 
 def from_text(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
-    """A text in another type, as a field of CSV is read; null where it does not fit. No text fits
-    a type with parts."""
+    """Convert a text to another type, as a field of CSV is read; null if it does not fit.
+
+    No text fits a type with parts.
+    """
     if isinstance(kind, (*NESTED, VariantType)):
         return F.lit(None).cast(kind)
     return F.udf(value_of(kind, options), without_lengths(kind))(text)
 
 
 def checked(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Rows of the schema with ``RAW`` and ``ERROR``: of those with a null where none may be."""
+    """Return rows of the schema with ``RAW`` and ``ERROR``, set in rows with a null that is not
+    allowed.
+    """
     missing = [
         F.when(condition, reason)
         for field in schema.fields
@@ -161,8 +174,11 @@ def _marks(error: Column, names: Sequence[str]) -> list[Column]:
 def nulls(
     column: Column, field: StructField, name: str, within: Column | None = None
 ) -> Iterator[tuple[Column, str]]:
-    """Conditions under which a value, or a part of it, is null that may not be, each with the
-    reason. ``within``: the struct that has it."""
+    """Yield the conditions under which a value or a part of it is null but may not be, with
+    reasons.
+
+    ``within``: the struct that has the value.
+    """
     kind, absent = field.dataType, column.isNull()
     if not field.nullable:
         yield absent if within is None else within.isNotNull() & absent, f"{name} is null"
@@ -174,7 +190,7 @@ def nulls(
 
 
 def _has_nulls(value: Column, kind: DataType) -> Column:
-    """Whether a part of a value, at any depth, is null that may not be."""
+    """Return whether a part of a value, at any depth, is null but may not be."""
     if isinstance(kind, MapType):
         return _has_nulls(F.map_values(value), ArrayType(kind.valueType, kind.valueContainsNull))
     if isinstance(kind, ArrayType):

@@ -1,4 +1,4 @@
-"""Connections to the databases that pipelines read, what their tables are, and their errors."""
+"""Connect to the databases that pipelines read, look up tables, and translate errors."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -32,8 +32,11 @@ _HELD = (sa.Integer, sa.Numeric, sa.Float, sa.Boolean, sa.LargeBinary, sa.String
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table as its database has it. ``declared``: the columns' types; ``required``: those that
-    may not be null; ``dialect``: its database's kind.
+    """A table as its database describes it.
+
+    ``declared``: the columns' types.
+    ``required``: the columns that are NOT NULL.
+    ``dialect``: the kind of database.
     """
 
     source: SqlSource
@@ -43,12 +46,12 @@ class SourceTable:
 
     @property
     def typed(self) -> bool:
-        """Whether the database holds values to the columns' types, as SQLite does not."""
+        """Return whether the database enforces the columns' types, which SQLite does not."""
         return self.dialect != "sqlite"
 
     @cached_property
     def clause(self) -> sa.TableClause:
-        """The table in statements."""
+        """Return the table for use in statements."""
         columns = [
             sa.column(name, kind if self.typed else sa.types.NULLTYPE)
             for name, kind in self.declared.items()
@@ -57,7 +60,7 @@ class SourceTable:
 
     @cached_property
     def cursor(self) -> sa.ColumnElement[Any]:
-        """The cursor's column. SQLite compares its text by code point, as Python does."""
+        """Return the cursor's column. SQLite compares its text by code point, as Python does."""
         column: sa.ColumnClause[Any] = self.clause.c[self.source.cursor]
         is_text = isinstance(self.declared[self.source.cursor], sa.String)
         return column if self.typed or not is_text else column.collate("BINARY")
@@ -80,10 +83,11 @@ class SourceTable:
 
 @contextmanager
 def connected(source: SqlSource, *, stream: bool = False) -> Iterator[Connection]:
-    """A connection to the source's database, from an engine of its own that is disposed of.
+    """Connect to the source's database, with an engine that is disposed of afterwards.
 
-    ``stream``: to read rows, in one read-only transaction. Raises InputError when the database
-    refuses the source, UnavailableError when it does not answer.
+    Raises InputError if the database refuses the source, UnavailableError if it does not answer.
+
+    ``stream``: read rows, in one read-only transaction.
     """
     with translated(ReadFrom(source)):
         _require_file(source)
@@ -106,7 +110,7 @@ def connected(source: SqlSource, *, stream: bool = False) -> Iterator[Connection
 
 @contextmanager
 def asking(connection: Connection) -> Iterator[None]:
-    """One short transaction: between two of them nothing of ours is in the way of the source."""
+    """Open one short transaction, so that no lock of ours lasts between two questions."""
     with connection.begin():
         if connection.dialect.name == "postgresql":
             connection.execute(_SETTINGS)
@@ -115,7 +119,7 @@ def asking(connection: Connection) -> Iterator[None]:
 
 
 def find_table(connection: Connection, source: SqlSource, columns: Collection[str]) -> SourceTable:
-    """The source's table. Raises InputError unless it is there and has ``columns``."""
+    """Return the source's table. Raises InputError unless it is there and has ``columns``."""
     try:
         table_columns = sa.inspect(connection).get_columns(
             source.table_name, schema=source.schema_name
@@ -141,7 +145,7 @@ def find_table(connection: Connection, source: SqlSource, columns: Collection[st
 
 
 def _require_file(source: SqlSource) -> None:
-    """SQLite would make an empty database of a file that is not there."""
+    """Raise InputError if a file of SQLite is not there; connecting would create an empty one."""
     url = source.address
     path = url.database
     if url.get_backend_name() != "sqlite" or not path or path.startswith((":", "file:")):
@@ -151,13 +155,13 @@ def _require_file(source: SqlSource) -> None:
 
 
 def _keep_bytes(connection: Any, _record: object) -> None:
-    """Read text of SQLite that is not UTF-8 with its bytes, so that only its record fails."""
+    """Keep the bytes of text in SQLite that is not UTF-8, so that only its record fails."""
     connection.text_factory = lambda value: value.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
 class ReadFrom:
-    """The database of a source, as its errors name it."""
+    """The database of a source, for the translation of its errors."""
 
     source: SqlSource
 

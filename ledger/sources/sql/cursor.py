@@ -1,6 +1,6 @@
-"""Values of a cursor: as the ledger keeps them, and the instants that timestamps can hold.
+"""Values of a cursor: as the ledger stores them, and the times that its column can hold.
 
-Time zones and precision are taken to the safe side.
+Differences of time zone and precision are rounded so that no row is missed.
 """
 
 from dataclasses import dataclass
@@ -36,18 +36,18 @@ class TimestampForm:
     west: timedelta = _NONE
 
     def at(self, instant: datetime) -> date:
-        """The value of a time; of a date the last that was over everywhere."""
+        """Return a time as the column holds it; of dates, the last that is over everywhere."""
         earliest = instant.astimezone(UTC) - self.west
         if self.kind == "date":
             return earliest.date() - _DAY
         return earliest if self.kind == "aware" else earliest.replace(tzinfo=None)
 
     def before(self, instant: datetime) -> date:
-        """A value below all that a transaction writes which began at ``instant``."""
+        """Return a value below all that a transaction writes that began at ``instant``."""
         return self.at(instant) - (_NONE if self.kind == "date" else self.step)
 
     def last(self, now: datetime) -> date:
-        """The greatest value that a row may have at ``now``."""
+        """Return the greatest value that a row may have at ``now``."""
         end = now.astimezone(UTC) + _AHEAD
         if self.kind == "date":
             return end.date()
@@ -81,7 +81,7 @@ def timestamp_form(table: SourceTable) -> TimestampForm | None:
 
 
 def to_text(value: Value) -> str:
-    """A cursor value as the ledger keeps it: its kind and the value, as in ``int:42``."""
+    """Return a cursor value as the ledger stores it: its kind and the value, as in ``int:42``."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return f"datetime:{value.isoformat()}"
@@ -96,7 +96,7 @@ def to_text(value: Value) -> str:
 
 
 def from_text(text: str) -> Value:
-    """The value of ``to_text``. Raises IntegrityError when the text is none of those."""
+    """Return the value that ``to_text`` was given. Raises IntegrityError for any other text."""
     kinds = {
         "int": int,
         "decimal": Decimal,

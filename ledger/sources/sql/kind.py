@@ -27,7 +27,7 @@ class Table(Source):
         self.place = f"table {declared.table}"
 
     def path(self, settings: "Settings", interval: Interval) -> str:
-        """The table's database, less its password, and its name."""
+        """Return the table's database, without the password, and its name."""
         return self._declared.shown
 
     def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
@@ -47,7 +47,7 @@ class Table(Source):
         return f"{self._declared.shown} has columns {', '.join(names)}{delay if is_late else ''}"
 
     def latest(self, scope: Scope, start: Any, room: int | None) -> Claim:
-        """The rows above ``start``, up to where no row can appear any more."""
+        """Claim the rows above ``start``, up to where no more rows can appear."""
         from ledger.sources.sql import cursor, queries
 
         bound = queries.safe_bound(self._declared, scope.now)

@@ -1,4 +1,4 @@
-"""Statements on the tables that pipelines read: how far is safe, how much at once, and the rows."""
+"""Statements on the tables that pipelines read: the safe bound, claims, and the rows."""
 
 import time
 from collections.abc import Collection, Generator, Iterator, Sequence
@@ -31,14 +31,16 @@ ROWS_PER_FETCH = 10_000
 
 
 def safe_bound(source: SqlSource, now: datetime, wait_seconds: float = 30) -> Value | None:
-    """The greatest cursor value at or below which no row can appear any more; None: no row is safe.
+    """Return the greatest cursor value up to which no more rows can appear; None: no row is safe.
 
-    Rows up to it must be read by a later transaction. Waits up to ``wait_seconds`` for transactions
-    that run on the source; call it outside of any transaction on that database, or it waits for the
-    caller. ``now``: an aware datetime, from which ``lag`` counts back.
+    A later transaction must read the rows. Call this outside of any transaction on the same
+    database, or it waits for the caller.
 
-    Raises NotReadyError when a transaction may still bring such rows, InputError when the cursor
-    cannot separate what is new, UnavailableError when the database does not answer.
+    Raises NotReadyError if a transaction may still bring such rows, InputError if the cursor does
+    not separate new rows, UnavailableError if the database does not answer.
+
+    ``now``: an aware datetime, from which ``lag`` counts back.
+    ``wait_seconds``: how long to wait for transactions that run on the source.
     """
     with connected(source) as connection:
         with asking(connection):
@@ -93,8 +95,10 @@ def reach(
 
 
 def _require_ahead(connection: Connection, table: SourceTable, after: Value | None) -> None:
-    """Raise InputError if the greatest value lies below ``after``, unless only rows were deleted:
-    the next ones come above it by a sequence that is so far, or by time.
+    """Raise InputError if the greatest value is below ``after`` and new rows may come below it too.
+
+    They come above ``after`` if the sequence has reached it, or if the cursor is a time; then rows
+    were only deleted.
     """
     if after is None or timestamp_form(table) is not None:
         return
@@ -124,8 +128,8 @@ def _require_ahead(connection: Connection, table: SourceTable, after: Value | No
 
 
 def slices(source: SqlSource, after: Value | None, bound: Value, parts: int) -> list[Range]:
-    """At most ``parts`` ranges (after, upto] of about equal rows, in order, together (after,
-    bound].
+    """Split (after, bound] into at most ``parts`` ranges (after, upto] of about equal rows, in
+    order.
 
     Rows with one cursor value are in one range.
     """
@@ -142,7 +146,7 @@ def slices(source: SqlSource, after: Value | None, bound: Value, parts: int) -> 
 
 
 def require_columns(source: SqlSource, columns: Sequence[str]) -> SourceTable:
-    """The source's table. Raises InputError unless it is there and has these columns."""
+    """Return the source's table. Raises InputError unless it is there and has these columns."""
     with connected(source) as connection, asking(connection):
         return find_table(connection, source, columns)
 
@@ -154,8 +158,9 @@ def rows(
     upto: Value,
     texts: Collection[str] = (),
 ) -> Generator[Sequence[Sequence[Any]], None, None]:
-    """The rows with ``after`` < cursor <= ``upto``, streamed in lists. ``texts``: the columns that
-    are declared STRING.
+    """Stream the rows with ``after`` < cursor <= ``upto``, in lists.
+
+    ``texts``: the columns that are declared STRING.
     """
     with connected(source, stream=True) as connection:
         table = find_table(connection, source, [*columns, source.cursor])
@@ -166,7 +171,7 @@ def rows(
 
 
 def _lagging(table: SourceTable, form: TimestampForm | None, now: datetime) -> Value | None:
-    """The greatest value that ``lag`` allows; None without one."""
+    """Return the greatest value that ``lag`` allows; None without a lag."""
     lag = table.source.lag_seconds
     if lag is None:
         return None
@@ -213,9 +218,10 @@ def _refuse_unreachable(
 def _sight(
     connection: Connection, table: SourceTable, form: TimestampForm | None
 ) -> tuple[Relations | None, str | None]:
-    """Return the relations that writers lock, and None; or None, and why their locks are not seen.
+    """Return the relations that writers lock, and None; or None, and why their locks cannot be
+    seen.
 
-    Both are None if it does not matter that the locks are not seen.
+    Both are None if the locks do not matter.
     """
     dialect = connection.dialect.name
     if dialect == "postgresql":
@@ -229,7 +235,10 @@ def _sight(
 def _numbered(
     connection: Connection, table: SourceTable, relations: Relations, wait_seconds: float
 ) -> Value | None:
-    """Writers of values below the greatest visible one hold a lock by now, or have ended."""
+    """Return the safe bound of a cursor of numbers or text.
+
+    Writers of values below the greatest visible one hold a lock by now, or have ended.
+    """
     with asking(connection):
         top = _greatest(connection, table, None)
     if top is None:
@@ -268,7 +277,10 @@ def _timed(
     limit: Any,
     wait_seconds: float,
 ) -> Value | None:
-    """A transaction that began before the greatest visible timestamp still shows, or has ended."""
+    """Return the safe bound of a cursor of timestamps.
+
+    A transaction that began before the greatest visible timestamp is still listed, or has ended.
+    """
     with asking(connection):
         past: Any = form.before(clock(connection))
     limit = past if limit is None else min(limit, past)
@@ -309,7 +321,7 @@ def _not_ready(table: SourceTable, left: list[RunningTransaction]) -> NotReadyEr
 
 
 def _greatest(connection: Connection, table: SourceTable, limit: Any) -> Value | None:
-    """The greatest cursor value, at most ``limit`` if there is one."""
+    """Return the greatest cursor value, at most ``limit`` if there is one."""
     maximum = sa.func.max(table.cursor)
     statement = sa.select(maximum)
     if limit is not None:
@@ -321,7 +333,7 @@ def _greatest(connection: Connection, table: SourceTable, limit: Any) -> Value |
 
 
 def _as_stored(table: SourceTable, top: object, limit: date) -> str:
-    """A timestamp as the text that SQLite's rows hold, which differ in the time's separator."""
+    """Return a timestamp as text with the separator of the time that SQLite's rows have."""
     if top is not None and not isinstance(top, str):
         raise InputError(
             f"{table.source.shown}: expected timestamps as text in cursor {table.source.cursor!r}, "
@@ -334,7 +346,7 @@ def _as_stored(table: SourceTable, top: object, limit: date) -> str:
 
 
 def _checked(source: SqlSource, value: object) -> Value:
-    """The value, if it can be compared with greater ones and stored in the ledger."""
+    """Return the value. Raises InputError unless it can be ordered and stored in the ledger."""
     is_orderable = isinstance(value, int | Decimal | date | str) and not isinstance(value, bool)
     if not is_orderable or (isinstance(value, Decimal) and not value.is_finite()):
         raise InputError(

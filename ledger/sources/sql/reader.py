@@ -1,4 +1,4 @@
-"""Reads what a SqlSource declares: ranges of a table's cursor, one Spark task each."""
+"""Read ranges of a table's cursor, one Spark task each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from ledger.types.raw_rows import from_raw, raw
 
 
 class TableReader(SourceReader):
-    """Reads one table. Raises DeclarationError when the schema lacks the cursor or cannot be
+    """Reader of one table. Raises DeclarationError if the schema lacks the cursor or cannot be
     read.
     """
 
@@ -37,7 +37,7 @@ class TableReader(SourceReader):
         self._records = StructType([*nullable, *OF_FAILED])
 
     def records(self, claim: Claim) -> DataFrame:
-        """The rows of the claimed range: the schema's columns, ``RAW``, ``ERROR``."""
+        """Return the rows of the claimed range: the schema's columns, ``RAW`` and ``ERROR``."""
         if claim.end is None:
             return self.rows([])
         after = None if claim.start is None else from_text(claim.start)
@@ -45,11 +45,11 @@ class TableReader(SourceReader):
         return self.rows(source_tables.slices(self._source, after, upto, parts))
 
     def rows(self, ranges: Sequence[Range]) -> DataFrame:
-        """The rows of ``ranges``: the schema's columns, ``RAW``, ``ERROR``; one task a
+        """Return the rows of ``ranges``: the schema's columns, ``RAW`` and ``ERROR``; one task a
         range.
 
-        Lazy, but for the check of the columns. Each task connects by itself; the address travels
-        in its closure. Raises InputError when the table or a column is missing.
+        Lazy, except for the check of the columns. Each task connects by itself; the address travels
+        in its closure. Raises InputError if the table or a column is missing.
         """
         source_tables.require_columns(self._source, self.schema.names)
         if not ranges:
@@ -66,7 +66,8 @@ class TableReader(SourceReader):
         return numbers.mapInArrow(task, self._records)
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
-        """Stored records with ``MESSAGE``, in today's schema; what did not fit is fitted to it.
+        """Return stored records with ``MESSAGE`` in today's schema. Records that did not fit are
+        fitted again.
 
         A value that does not fit today's type fails its record.
         """
@@ -84,7 +85,7 @@ def _read(
     ranges: Sequence[Range],
     numbers: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """One task: the rows of the ranges whose numbers it is given."""
+    """Read, in one task, the rows of the ranges whose numbers it is given."""
     names = schema.names
     texts = {field.name for field in schema.fields if isinstance(field.dataType, StringType)}
     for batch in numbers:
@@ -104,7 +105,7 @@ def _read(
 def _fit_again(
     names: Sequence[str], fitting: Fitting, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Records as JSON that did not fit when they were read."""
+    """Fit records, stored as JSON, that did not fit when they were read."""
     for batch in batches:
         stored = batch.column(1).to_pylist()
         columns, misfits = fitting.fit([from_raw(names, raw) for raw in stored])

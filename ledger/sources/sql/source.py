@@ -57,15 +57,15 @@ class SqlSource:
 
     @property
     def address(self) -> "URL":
-        """The database's URL, with its password; never to be published.
+        """Return the database's URL with its password; never publish it.
 
-        Raises ConfigurationError when the environment variable is not set or holds no URL.
+        Raises ConfigurationError if the environment variable is not set or holds no URL.
         """
         return addresses.resolved(self.url, f"table {self.table!r}")
 
     @property
     def shown(self) -> str:
-        """The URL, less password and options, and the table: for messages and the ledger."""
+        """Return the URL without password and options, and the table, for messages."""
         from sqlalchemy.engine import URL
 
         try:
@@ -78,18 +78,18 @@ class SqlSource:
 
     @property
     def lag_seconds(self) -> float | None:
-        """``lag`` in seconds. Raises DeclarationError when it is no duration."""
+        """Return ``lag`` in seconds. Raises DeclarationError if it is not a duration."""
         return None if self.lag is None else seconds(self.lag)
 
     @property
     def schema_name(self) -> str | None:
-        """The database schema before the table's name; None: the connection's default."""
+        """Return the database schema in the table's name; None: the connection's default."""
         before, dot, _ = self.table.rpartition(".")
         return before if dot else None
 
     @property
     def table_name(self) -> str:
-        """The table's name alone."""
+        """Return the table's name without its schema."""
         return self.table.rpartition(".")[2]
 
 

@@ -1,9 +1,9 @@
-"""Transactions of a PostgreSQL source that may still bring rows, as its lock table shows them.
+"""Find transactions of a PostgreSQL source that may still bring rows, by its lock table.
 
 An insert locks its table before it draws a value of a sequence, and drawing locks the sequence;
-both locks last until the transaction has ended. A transaction that holds neither draws greater
-values than all that are visible. A timestamp is the start of its transaction, whenever that takes
-the lock: there every transaction counts that began before.
+both locks last until the transaction ends. A transaction that holds neither will draw values above
+all that are visible. A timestamp is the start of its transaction, whenever that takes the lock. For
+a cursor of timestamps, every transaction that began before counts.
 """
 
 import time
@@ -47,8 +47,11 @@ _RUNNING = f"""
 
 @dataclass(frozen=True)
 class RunningTransaction:
-    """A transaction that runs on the source. ``started`` is None if that may not be seen. A
-    prepared one has no ``pid`` and a ``gid``."""
+    """A transaction that runs on the source.
+
+    ``started``: None if this user may not see it.
+    ``pid``, ``gid``: a prepared transaction has no ``pid`` and a ``gid``.
+    """
 
     transaction: str
     pid: int | None
@@ -64,9 +67,9 @@ class RunningTransaction:
 
 @dataclass(frozen=True)
 class Relations:
-    """A table with its partitions and heirs, and the sequences that the cursor's values come from.
+    """A table with its partitions and heirs, and the sequences of the cursor's values.
 
-    ``blind``: why the locks of its writers are not seen here; None if they are.
+    ``blind``: why the locks of its writers cannot be seen; None if they can.
     """
 
     oids: tuple[int, ...]
@@ -75,7 +78,10 @@ class Relations:
 
 @dataclass(frozen=True)
 class DrawnValue:
-    """The value that a sequence gave last; None if it gave none, or this user may not read it."""
+    """The last value that a sequence gave.
+
+    None if it gave none, or if this user may not read it.
+    """
 
     sequence: str
     is_readable: bool
@@ -118,8 +124,9 @@ def find_relations(connection: Connection, table: SourceTable) -> Relations:
 
 
 def _check_collation(connection: Connection, table: SourceTable, oid: int) -> None:
-    """Raise InputError unless the database sorts a cursor of text as Python does, by code point:
-    claims are put in order here.
+    """Raise InputError unless the database sorts a cursor of text by code point.
+
+    Python does so when it puts claims in order.
     """
     collation = connection.execute(
         text("""
@@ -142,20 +149,20 @@ def _check_collation(connection: Connection, table: SourceTable, oid: int) -> No
 
 
 def clock(connection: Connection) -> datetime:
-    """The time on the source's own clock."""
+    """Return the time on the source's own clock."""
     instant = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
     assert isinstance(instant, datetime)
     return instant
 
 
 def writers(connection: Connection, relations: Relations) -> list[RunningTransaction]:
-    """Transactions that write to the table or have drawn from its sequence."""
+    """Return the transactions that write to the table or have drawn from its sequence."""
     rows = connection.execute(text(_HOLDERS), {"relations": list(relations.oids)})
     return [RunningTransaction(*row) for row in rows]
 
 
 def transactions(connection: Connection, relations: Relations) -> list[RunningTransaction]:
-    """All transactions of the database that may write to the table, now or later."""
+    """Return all transactions of the database that may write to the table, now or later."""
     keys = {"relations": list(relations.oids), "own": APPLICATION}
     return [RunningTransaction(*row) for row in connection.execute(text(_RUNNING), keys)]
 
@@ -163,10 +170,12 @@ def transactions(connection: Connection, relations: Relations) -> list[RunningTr
 def outwait(
     connection: Connection, look: Callable[[], Sequence[RunningTransaction]], wait_seconds: float
 ) -> list[RunningTransaction]:
-    """Wait until those that ``look`` shows at first have ended; the ones left after
-    ``wait_seconds``.
+    """Wait until the transactions that ``look`` returns at first have ended; return those that are
+    left.
 
-    One that is prepared may go by another name afterwards, so all prepared ones are waited for.
+    All prepared transactions are waited for, because preparing one changes its name.
+
+    ``wait_seconds``: how long to wait at most.
     """
     deadline = time.monotonic() + wait_seconds
     with asking(connection):
@@ -197,7 +206,10 @@ def drawn_value(connection: Connection, table: SourceTable) -> DrawnValue | None
 
 
 def _sequences(connection: Connection, table: SourceTable, tree: list[int]) -> list[int]:
-    """The sequences that the cursor's default draws from, or that belong to its column."""
+    """Return the sequences that the cursor's default draws from, or that belong to its column.
+
+    Raises InputError for sequences whose values do not grow with every insert.
+    """
     statement = text("""
         SELECT s.seqrelid AS oid, s.seqrelid::regclass::text AS name, s.seqcache AS cache,
                s.seqincrement AS increment, s.seqcycle AS cycle

@@ -1,3 +1,4 @@
-"""Records of a text read by columns, with Arrow's readers, where these are sure to read what the
-exact reader would: see ``ledger.sources.parsing.exact``, which reads the others.
+"""Read the records of a text by columns, with Arrow's readers, where these are exact.
+
+``ledger.sources.parsing.exact`` reads all other records.
 """

@@ -1,8 +1,8 @@
-"""CSV read by columns: each field as a text with Arrow's reader, then as a value of its type.
+"""Read CSV by columns: each field as a text, by Arrow's reader, then as a value of its type.
 
-Arrow's reader takes what the exact one refuses, and its conversions fail for a whole column. So a
-record gets to it only if it is cut into fields without doubt, and a text is converted only if both
-make the same value of it. All other records are left to the exact reader.
+Arrow's reader accepts records that the exact reader refuses, and its conversions fail for a whole
+column. So it gets only records whose fields are certain, and a text is converted only if both
+readers make the same value of it. The exact reader reads all other records.
 """
 
 import re
@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 30  # Arrow counts those of a block, and of a column, with 32
 
 
 def reads(form: Format) -> bool:
-    """Whether records of this form can be read by columns: its types and its options."""
+    """Return whether records of a form can be read by columns, by its types and options."""
     dialect, kinds = form.dialect, [field.dataType for field in form.schema.fields]
     return (
         form.format == "csv"
@@ -42,7 +42,7 @@ def reads(form: Format) -> bool:
 
 
 def read(records: Lines, form: Format) -> Read:
-    """The records by columns; ``form`` is one that ``reads``."""
+    """Read records by columns. ``form``: one that ``reads`` accepts."""
     records = records.trimmed()
     rows = _fields(records, _certain(records, form), form)
     if rows is None:
@@ -72,12 +72,12 @@ def _is_read(option: str, kinds: list[T.DataType]) -> bool:
 
 
 def _is_plain(character: str) -> bool:
-    """Whether Arrow can be given it, which takes one byte, or nothing."""
+    """Return whether Arrow accepts a character: none, or one byte."""
     return len(character) <= 1 and character.isascii() and not {*character} & {*"\0\r\n"}
 
 
 def _certain(records: Lines, form: Format) -> np.ndarray:
-    """Find the records that both readers cut into the same fields."""
+    """Return which records both readers cut into the same fields."""
     data, starts, ends, dialect = records.data, records.starts, records.ends, form.dialect
     between = len(data) - int((ends - starts).sum())
     # A record with a line break would be two to Arrow.
@@ -98,22 +98,25 @@ def _certain(records: Lines, form: Format) -> np.ndarray:
 
 
 def _lines(records: Lines) -> pa.LargeBinaryArray:
-    """The records with their line breaks, which are not copied."""
+    """Return the records with their line breaks, without copying them."""
     offsets = np.append(records.starts, len(records.data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(records.data)]
     return pa.Array.from_buffers(pa.large_binary(), len(records), buffers)
 
 
 def _holds(lines: pa.LargeBinaryArray, data: bytes, character: str) -> np.ndarray:
-    """Find the lines that have a character."""
+    """Return which lines have a character."""
     if not character or character.encode() not in data:
         return np.zeros(len(lines), bool)
     return mask(pc.match_substring(lines, character))
 
 
 def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
-    """Find the lines in which quotes enclose whole fields. Arrow's reader takes others too, and
-    looks for the end of one that does not close in the lines that follow."""
+    """Return in which lines quotes enclose whole fields.
+
+    Arrow's reader accepts other lines too, and looks for the end of an open quote in the lines that
+    follow.
+    """
     pattern, _ = form.dialect.patterns
     field = pattern.replace("*+", "*")  # it has no possessive quantifiers, and needs none
     separator = re.escape(form.dialect.separator)
@@ -123,9 +126,10 @@ def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
 def _fields(
     records: Lines, certain: np.ndarray, form: Format
 ) -> tuple[pa.Table, np.ndarray] | None:
-    """The fields that a column is made of, as texts by name, of the records that are ``certain``
-    and have as many fields as there are names, and the numbers of these records. None if
-    none is, or Arrow counts other records than there are.
+    """Return the fields of certain records as texts, by name, and the numbers of these records.
+
+    Records without as many fields as names are left out. None if no record is certain, or if Arrow
+    counts other records.
     """
     if not certain.any():
         return None
@@ -171,7 +175,7 @@ def _fields(
 
 
 def _nulled(texts: pa.StringArray, form: Format) -> pa.StringArray:
-    """Texts of fields, those that mean null being null."""
+    """Replace texts that mean null by null."""
     if not form.null_value:
         return texts
     is_null = pc.equal(texts, form.null_value)

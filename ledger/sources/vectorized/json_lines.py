@@ -1,7 +1,7 @@
-"""JSON lines by columns, with Arrow's reader of JSON.
+"""Read JSON lines by columns, with Arrow's reader of JSON.
 
-That reader takes more for JSON than the exact one, or reads it otherwise. What may be so is looked
-for in the bytes before, or in the values behind, and its record is left unread.
+Arrow accepts more than the exact reader, and reads some records differently. Such records are found
+by their bytes before, or by their values after, and left unread.
 """
 
 import re
@@ -58,7 +58,7 @@ def reads(form: Format) -> bool:
 
 
 def read(records: Lines, form: Format) -> Read:
-    """The records that are sure to be read as the exact reader does."""
+    """Read the records of which it is certain that the exact reader would read the same."""
     candidates = np.flatnonzero(_candidates(records))
     text = _only(records, candidates)
     fields = form.schema.fields
@@ -87,12 +87,12 @@ def read(records: Lines, form: Format) -> Read:
 
 
 def _candidates(records: Lines) -> np.ndarray:
-    """Find the records that may be handed to Arrow: one object each, so far as its ends show.
+    """Return which records may be handed to Arrow: by its ends, each is one object.
 
-    As each begins and ends with a brace, no object goes on in the next line: it would need a comma
-    there, or a brace that closes. So each record is one row or more; and where there are as many
-    rows as records, it is one. The first begins with a brace for another reason, too: Arrow crashes
-    on a null that stands there.
+    As each begins and ends with a brace, no object continues in the next line: it would need a
+    comma there, or a closing brace. So each record is one row or more, and if there are as many
+    rows as records, each is one row. The opening brace matters for another reason too: Arrow
+    crashes on a record that is null.
     """
     lengths = records.ends - records.starts
     fit: np.ndarray = lengths > 1
@@ -109,7 +109,7 @@ def _candidates(records: Lines) -> np.ndarray:
 
 
 def _holders(records: Lines, pattern: re.Pattern[bytes]) -> np.ndarray:
-    """Find the records that hold a pattern."""
+    """Return which records have a match of a pattern."""
     places = np.array([match.end() - 1 for match in pattern.finditer(records.data)], np.int64)
     numbers = np.searchsorted(records.starts, places, side="right") - 1
     holders: np.ndarray = np.zeros(len(records), bool)
@@ -118,7 +118,7 @@ def _holders(records: Lines, pattern: re.Pattern[bytes]) -> np.ndarray:
 
 
 def _refused(records: Lines) -> np.ndarray:
-    """Find the records that may hold what the exact reader refuses in any field."""
+    """Return which records may have, in any field, a value that the exact reader refuses."""
     refused = np.zeros(len(records), bool)
     for word, pattern in _REFUSED:
         if word in records.data:
@@ -127,8 +127,10 @@ def _refused(records: Lines) -> np.ndarray:
 
 
 def _only(records: Lines, numbers: np.ndarray) -> Lines:
-    """Those records alone, the others being blanks, which Arrow skips; and a line break behind the
-    last, without which Arrow counts its rows apart."""
+    """Return some of the records, and blank the others, which Arrow skips.
+
+    A line break follows the last record; without it Arrow would count its rows separately.
+    """
     if len(numbers) == len(records) and len(records.data) > records.ends[-1:].sum():
         return records
     data = bytearray(records.data) + b"\n"
@@ -143,7 +145,11 @@ def _only(records: Lines, numbers: np.ndarray) -> Lines:
 
 @dataclass(frozen=True)
 class _Parsed:
-    """Records that were read. ``has_no_other_keys``: each of their keys is a column's name."""
+    """Records that were read.
+
+    ``rows``: their numbers.
+    ``has_no_other_keys``: whether each of their keys is a column's name.
+    """
 
     rows: np.ndarray
     table: pa.Table
@@ -151,10 +157,10 @@ class _Parsed:
 
 
 def _parts(text: Lines, schema: pa.Schema) -> Iterator[_Parsed]:
-    """The ranges of records that could be read.
+    """Yield the ranges of records that could be read.
 
-    Arrow raises for all that it is given if one does not fit: it is left out, or these are halved,
-    as long as that pays.
+    Arrow raises for the whole range if one record does not fit. Then that record is left out, or
+    the range is halved, as long as that pays.
     """
     places = np.arange(_PART, len(text.data), _PART)
     bounds = [0, *np.searchsorted(text.starts, places).tolist(), len(text)]
@@ -190,7 +196,9 @@ def _without(first: int, last: int, problem: str) -> list[tuple[int, int]]:
 
 
 def _table(text: Lines, first: int, last: int, schema: pa.Schema, behavior: str) -> pa.Table:
-    """Records by columns. Raises ArrowInvalid unless all could be read, and each is one object."""
+    """Read records by columns. Raises ArrowInvalid unless each of them is one object and could be
+    read.
+    """
     start, end = int(text.starts[first]), int(text.ends[last - 1]) + 1
     table = json.read_json(
         pa.BufferReader(pa.py_buffer(text.data).slice(start, end - start)),
@@ -203,7 +211,7 @@ def _table(text: Lines, first: int, last: int, schema: pa.Schema, behavior: str)
 
 
 def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray]:
-    """A column in its own type, and of which rows it is exact."""
+    """Return a column in its own type, and in which rows it is exact."""
     if isinstance(kind, TIMES):
         times = converted(column, kind)
         return times, mask(pc.equal(times.is_null(), column.is_null()))
@@ -213,8 +221,9 @@ def _converted(column: pa.Array, kind: T.DataType) -> tuple[pa.Array, np.ndarray
 
 
 def _may_lack(text: Lines, rows: np.ndarray, columns: Mapping[str, pa.Array]) -> np.ndarray:
-    """Find the rows that lack a column, and may have a key that differs from its name only in case
-    or invisible characters: the exact reader fails these."""
+    """Return which rows lack a column and may have a misspelt key for it. The exact reader fails
+    these.
+    """
     lacking = {name: ~mask(column.is_valid()) for name, column in columns.items()}
     lacking = {name: lacks for name, lacks in lacking.items() if lacks.any()}
     wrong = np.zeros(len(rows), bool)
@@ -241,6 +250,8 @@ def _loose(data: bytes) -> bytes:
 
 
 def _has_nearly(name: str, data: bytes, loose: bytes) -> bool:
-    """Whether a text of JSON may have a key that is nearly a name: whether this is more often in
-    the text when case and invisible characters do not count."""
+    """Return whether a text of JSON may have a misspelt key for a name.
+
+    It may if the name is found more often when case and invisible characters do not count.
+    """
     return loose.count(f'"{folded(name)}"'.encode()) > data.count(f'"{name}"'.encode())

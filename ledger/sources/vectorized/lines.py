@@ -1,4 +1,4 @@
-"""The records of a part of a text, and what became of them when they were read by columns."""
+"""The records of a part of a text, and which of them were read by columns."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,10 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Lines:
-    """Records that lie one after the other in ``data``, a part of a text that is not compressed.
+    """Records in ``data``, which is a part of an uncompressed text, one after the other.
 
-    ``starts``, ``ends``: of each record its first byte and the one behind its last, int64: its line
-    break is none of it. Between two records there are line breaks and what is no record, such as
-    empty lines.
+    ``starts``, ``ends``: each record's first byte and the byte behind its last, int64, without its
+    line break. Line breaks and lines that are no records, such as empty ones, are between them.
     """
 
     data: bytes
@@ -23,12 +22,12 @@ class Lines:
         return len(self.starts)
 
     def text(self, number: int) -> str:
-        """One record; bytes that are not UTF-8 are escaped, as halves of characters."""
+        """Return one record as text. Bytes that are not UTF-8 are escaped as lone surrogates."""
         part = self.data[int(self.starts[number]) : int(self.ends[number])]
         return part.decode("utf-8", "surrogateescape")
 
     def trimmed(self) -> "Lines":
-        """The records, and of the text only what lies from the first to the last."""
+        """Return the records with only the text from the first to the last."""
         if not len(self):
             return Lines(b"", self.starts, self.ends)
         begin = int(self.starts[0])
@@ -43,7 +42,7 @@ class Lines:
         return np.array([is_utf8(self.data[start:end]) for start, end in spans], bool)
 
     def texts(self, numbers: np.ndarray) -> list[bytes]:
-        """The bytes of the records with these numbers."""
+        """Return the bytes of the records with these numbers."""
         starts, ends = self.starts[numbers].tolist(), self.ends[numbers].tolist()
         return [self.data[start:end] for start, end in zip(starts, ends, strict=True)]
 
@@ -53,8 +52,8 @@ class Read:
     """Records that were read by columns.
 
     ``columns``: the schema's columns, in its order, one row for each record.
-    ``was_read``: for each record, whether its row holds what the exact reader would have read. The
-    row of any other record is null in all columns, and that reader reads the record.
+    ``was_read``: for each record, whether its row has what the exact reader would have read. Any
+    other record's row is null, and the exact reader reads it.
     """
 
     columns: pa.RecordBatch
@@ -85,7 +84,7 @@ class Read:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Whether bytes are a text."""
+    """Return whether bytes are UTF-8."""
     try:
         return data.isascii() or bool(data.decode())
     except UnicodeDecodeError:
@@ -93,5 +92,5 @@ def is_utf8(data: bytes) -> bool:
 
 
 def mask(flags: pa.BooleanArray) -> np.ndarray:
-    """Flags, none of them null, as numpy has them."""
+    """Return flags, none of which is null, as a numpy array."""
     return np.asarray(flags)

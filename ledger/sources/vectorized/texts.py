@@ -1,7 +1,7 @@
-"""Columns of texts into values of a type: of a text only if the exact reader makes the same of it.
+"""Convert columns of texts to a type, where the exact reader would make the same value.
 
-A cast of Arrow fails for a column as a whole. So the texts that it is sure to take are looked for
-first; any other is null, as one that ``parsing.scalars`` may still make a value of.
+A cast of Arrow fails for the whole column. So only texts that it is sure to convert are cast; any
+other becomes null, and ``parsing.scalars`` may still convert it.
 """
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ _ZONED = rf"{_DAY}{_CLOCK}{_SECONDS}[+-](?:0\d|1[0-7]):[0-5]\d"
 
 
 def converts(kind: T.DataType) -> bool:
-    """Whether texts can be made values of this type."""
+    """Return whether texts can be converted to this type."""
     if isinstance(kind, T.DecimalType):
         return 0 <= kind.scale <= kind.precision
     plain = (*_INTEGERS, T.DoubleType, T.BooleanType, *TIMES)
@@ -42,7 +42,7 @@ def converts(kind: T.DataType) -> bool:
 
 
 def converted(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
-    """Texts as values; null of one that is left to the exact reader."""
+    """Convert texts to values; null for texts that are left to the exact reader."""
     if isinstance(kind, T.StringType):
         return texts
     if isinstance(kind, T.BooleanType):
@@ -56,19 +56,19 @@ def converted(texts: pa.StringArray, kind: T.DataType) -> pa.Array:
 
 
 def _matching(texts: pa.StringArray, pattern: str) -> pa.StringArray:
-    """The texts that match as a whole; null of all others."""
+    """Return the texts that match as a whole, and null for all others."""
     return _where(texts, pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"))
 
 
 def _where(values: pa.Array, condition: pa.BooleanArray) -> pa.Array:
-    """The values, but for those that do not meet the condition, which are null."""
+    """Return the values that meet the condition, and null for all others."""
     if pc.all(condition, min_count=0).as_py():
         return values
     return pc.if_else(condition, values, pa.scalar(None, values.type))
 
 
 def _truths(texts: pa.StringArray) -> pa.BooleanArray:
-    """In any case: of ASCII alone, for Java takes a long s for one."""
+    """Convert true and false in any case, of ASCII only: Java takes a long s for an s."""
     lower = pc.ascii_lower(texts)
     is_true = pc.equal(lower, "true")
     return _where(is_true, pc.or_(is_true, pc.equal(lower, "false")))
@@ -85,7 +85,7 @@ def _integers(texts: pa.StringArray, kind: T.IntegralType) -> pa.Array:
 
 
 def _decimal(kind: T.DecimalType) -> str:
-    """The texts of which a decimal is made without rounding, and that it has digits enough for."""
+    """Return the pattern of texts that a decimal has enough digits for, without rounding."""
     whole = kind.precision - kind.scale
     digits = rf"\d{{1,{whole}}}" if whole else "0"
     return rf"-?{digits}(?:\.\d{{1,{kind.scale}}})?" if kind.scale else f"-?{digits}"
