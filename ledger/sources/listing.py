@@ -225,7 +225,7 @@ def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
 
 
 def has_records(file: FoundFile, format: str, *, header: bool) -> bool:
-    """Whether a file has a record, or a line of text behind its header."""
+    """Return whether a file has a record, or a line of text behind its header."""
     if format == "parquet":
         return most_records(file, format) > 0
     try:

@@ -25,8 +25,8 @@ class AckPlan:
 
     Empty in a run without tracking and downstream of the last tracked stage.
 
-    ``check``: raises IntegrityError unless what was folded is what was written and what was read.
-    ``drops``: returns of an outcome the number of inputs acked without an output, by reason.
+    ``check``: raises IntegrityError unless the folded rows are those written and read.
+    ``drops``: returns, for an outcome, the number of inputs acked without an output, by reason.
     """
 
     portions: Sequence[Portion] = ()

@@ -1,1 +1,1 @@
-"""Types: Arrow's are the model, and each kind of source or sink has a table to its own."""
+"""Types: Arrow's are the model, and each kind of source or sink maps them to its own."""

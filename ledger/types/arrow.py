@@ -1,7 +1,6 @@
-"""Arrow's types, the model of all others: the names of scalars, the parts of the rest, and how two
-schemas differ.
+"""Arrow's types, the model of all others: names of scalars, parts, and how two schemas differ.
 
-A kind of sink has one table, from the names of scalars to its own types.
+A kind of sink has one table that maps the names of scalars to its own types.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -41,18 +40,20 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether values are lists, in whatever layout."""
+    """Return whether values are lists, in any layout."""
     return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
 
 
 def nested(kind: pa.DataType) -> bool:
-    """Whether values have parts that have a meaning of their own."""
+    """Return whether values have parts with a meaning of their own."""
     return bool(is_list(kind) or t.is_map(kind) or (t.is_struct(kind) and not is_packed(kind)))
 
 
 def is_packed(kind: pa.DataType) -> bool:
-    """Whether a struct is a VARIANT, GEOMETRY or GEOGRAPHY of Spark, in bytes of Spark's own form.
-    Spark marks a part of it."""
+    """Return whether a struct is a VARIANT, GEOMETRY or GEOGRAPHY in Spark's own bytes.
+
+    Spark marks one of its parts.
+    """
     marks = {mark for part in parts(kind) for mark in part.metadata or {}}
     return bool(t.is_struct(kind) and marks & {b"variant", b"geometry", b"geography"})
 

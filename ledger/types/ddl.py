@@ -1,4 +1,4 @@
-"""Schemas in Spark's DDL, read without a Spark session: where they are declared there is none."""
+"""Read schemas in Spark's DDL without a Spark session: there is none where they are declared."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -15,10 +15,10 @@ _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all 
 
 
 class Fitting:
-    """Fits rows into a schema. It travels to the executors; ``of_table`` and ``yielded`` make it.
+    """Fits rows into a schema. It can be sent to executors; ``of_table`` and ``yielded`` make it.
 
-    ``strict``: whether values are taken as ``Scalar.takes`` decides. ``what``: begins the reason of
-    a row that does not fit.
+    ``strict``: whether ``Scalar.takes`` decides which values are accepted.
+    ``what``: the beginning of the reason of a row that does not fit.
     """
 
     def __init__(self, schema: StructType, what: str, *, strict: bool):
@@ -38,9 +38,7 @@ class Fitting:
         return arrays, [misfits.get(number) for number in range(len(rows))]
 
     def fit_columns(self, columns: Sequence[Row]) -> tuple[list[pa.Array], dict[int, str]]:
-        """Do what ``fit`` does for rows that come by column. Return the columns, and why rows do
-        not fit, by their number.
-        """
+        """Return columns, fitted as ``fit`` does, and why rows do not fit, by their number."""
         misfits = dict[int, str]()
         arrays = [
             pa.concat_arrays(self._parts(number, values, 0, misfits))

@@ -1,4 +1,4 @@
-"""Convert Python values of other classes to those of a column's type, or refuse them."""
+"""Convert Python values of other classes to a column's type, or refuse them."""
 
 import json
 import re
@@ -193,7 +193,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_timestamp(value: Any) -> bool:
-    """Whether a value is a time in whole microseconds."""
+    """Return whether a value is a time in whole microseconds."""
     return isinstance(value, datetime) and not getattr(value, "nanosecond", False)
 
 
@@ -202,22 +202,24 @@ def _is_local(value: Any) -> bool:
 
 
 def _without_nul(column: pa.Array) -> bool:
-    """Whether no text has a NUL character, the one that has a byte of 0 in UTF-8."""
+    """Return whether no text has a NUL character, the only one with a byte of 0 in UTF-8."""
     _, _, content = column.buffers()
     return content is None or bool(np.frombuffer(content, np.uint8).all())
 
 
 def _without_infinity(column: pa.Array) -> bool:
-    """Whether no number is infinite, as one becomes that is too large."""
+    """Return whether no number is infinite. A number that is too large becomes infinite."""
     return not pc.any(pc.is_inf(column)).as_py()
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """Conversion of values to a type without parts. ``make``: makes one, also of what a driver
-    returns. ``takes``: whether a person's function may yield a value: nothing is read out of a
-    text, or into one. ``plain``: the class of values that need no making, if their column passes
-    ``check``.
+    """Conversion of values to a type without parts.
+
+    ``make``: converts one value, also one that a driver returned.
+    ``takes``: whether a user's function may yield a value. Texts are not parsed, and values are not
+    converted to texts.
+    ``plain``: the class of values that need no conversion if their column passes ``check``.
     """
 
     make: Convert

@@ -1,4 +1,4 @@
-"""Rows of Python values as JSON, and back."""
+"""Convert rows of Python values to JSON and back."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ def as_json(value: Any) -> Any:
 
 
 def is_bytes(value: object) -> bool:
-    """Whether a value is of bytes."""
+    """Return whether a value is bytes."""
     return isinstance(value, bytes | bytearray | memoryview)
 
 

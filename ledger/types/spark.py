@@ -66,7 +66,7 @@ def _without_length(kind: T.DataType) -> T.DataType:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark takes it, whatever characters it has."""
+    """Return a column's name as Spark accepts it, with any characters."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -344,7 +344,7 @@ class _SharedReader(io.RawIOBase):
         return self._place
 
     def readable(self) -> bool:
-        """Whether it can be read."""
+        """Return whether it can be read."""
         return True
 
     def tell(self) -> int:

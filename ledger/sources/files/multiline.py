@@ -28,7 +28,7 @@ class _Taken:
 
     @property
     def is_long(self) -> bool:
-        """Whether these and the line before them are more than ``MOST_LINES``."""
+        """Return whether these and the line before them are more than ``MOST_LINES``."""
         return self._further is not None
 
     def add(self, line: str) -> None:
@@ -90,7 +90,7 @@ class Splitter:
         )
 
     def begins(self, line: str) -> bool:
-        """Whether a quote of a line, without its line break, is open at its end."""
+        """Return whether a quote of a line, without its line break, is open at its end."""
         return bool(self._quote and self._quote in line and self._begun.fullmatch(line))
 
     def records(self, lines: Iterator[str]) -> Iterator[tuple[str, bool]]:

@@ -88,7 +88,7 @@ class FileSource:
 
     @property
     def by_name(self) -> bool:
-        """Whether columns are looked up in the header of each file."""
+        """Return whether columns are looked up in the header of each file."""
         return self.format == "csv" and self.header == "by_name"
 
 

@@ -65,7 +65,7 @@ _strictly: Any = json.JSONDecoder(
 
 
 def allows(options: Mapping[str, str], name: str) -> bool:
-    """Whether an option of a source of JSON is on."""
+    """Return whether an option of a source of JSON is on."""
     return options.get(name, "").lower() == "true"
 
 

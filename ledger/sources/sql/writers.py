@@ -249,7 +249,7 @@ def _sequences(connection: Connection, table: SourceTable, tree: list[int]) -> l
 
 
 def is_subscribed(connection: Connection, tree: list[int]) -> bool:
-    """Whether another server's rows are replicated into one of these tables."""
+    """Return whether another server's rows are replicated into one of these tables."""
     statement = text(
         "SELECT EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = ANY (cast(:tree AS oid[])))"
     )

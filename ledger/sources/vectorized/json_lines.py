@@ -45,7 +45,7 @@ _TRIALS, _PAY = 16, 32  # of a part: once more for so many of its records that w
 
 
 def reads(form: Format) -> bool:
-    """Whether records of a form can be read by columns: its types and options."""
+    """Return whether records of a form can be read by columns: its types and options."""
     kinds = [field.dataType for field in form.schema.fields]
     return (
         form.format == "json"

@@ -1,6 +1,4 @@
-"""Emit a source: its records go to a snapshot, each becomes a root, and the init deltas are
-posted.
-"""
+"""Emit a source: write its records to a snapshot, make each a root, and post the init deltas."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ from ledger.store.queries import batches
 
 
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
-    """Emit one source of one batch and commit it; return what was recorded."""
+    """Emit one source of one batch and commit it. Return what was recorded."""
     reader = source_reader(job.spark, job.pipeline, step)
     masks = _redaction(job.pipeline).hides_text(reader.schema.names, step.source.layout)
     run = replace(run, masks=masks)
@@ -82,7 +80,7 @@ def _redaction(pipeline: Pipeline) -> Redaction:
 
 @contextmanager
 def reading(reader: SourceReader) -> Iterator[None]:
-    """Name the file that could not be read, whether Spark noticed in planning or running."""
+    """Translate errors of reading, from planning or running, to errors that name the file."""
     try:
         yield
     except SPARK_ERRORS as exc:
