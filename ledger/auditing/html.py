@@ -51,7 +51,7 @@ def page(data: Mapping[str, Any]) -> str:
 
 
 def save(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Write the page of a report."""
+    """Write the page of a report to a file. Raises InputError if the file cannot be written."""
     text = page(data).encode("utf-8", errors="backslashreplace")
     try:
         Path(path).write_bytes(text)

@@ -149,7 +149,9 @@ class Publish(WithoutSpark):
 
 
 class Combine(FollowUp):
-    """See ``ledger.execution.follow_ups``."""
+    """Run the combines of a batch, and their sinks, once all its records are acked or quarantined.
+    It comes after Withhold.
+    """
 
     name = "combine"
     does = (

@@ -43,7 +43,7 @@ class OverLimitError(TooManyFailedError):
 
 def check_limit(connection: Connection, batch: Batch) -> None:
     """Raise OverLimitError if more of a batch's records newly failed, through their own fault, than
-    its pipeline's ``hold_above`` allows.
+    its pipeline's ``hold_above`` allows. A batch that a person has released passes.
 
     A record that failed in an earlier batch of the family does not count again. A replay's failures
     are measured by the original's number of records, because a replay of records that can never be

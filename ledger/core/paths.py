@@ -23,7 +23,7 @@ def is_local(path: str) -> bool:
 
 def literal(paths: Sequence[str]) -> list[str]:
     """Escape paths for Spark, which would read a name with ``[`` as a pattern. Raises
-    ConfigurationError for a path that Hadoop cannot read as a pattern.
+    ConfigurationError for a path with a colon and a sign of patterns, which Hadoop cannot read.
 
     Spark's own option for paths that are no patterns reads each of several files twice.
     """

@@ -67,5 +67,7 @@ def is_masked(value: str | None) -> bool:
 
 
 def as_text(value: object) -> str:
-    """Return a value of JSON as PostgreSQL's ``->>`` gives it."""
+    """Return a text as it is, and any other value as JSON, as PostgreSQL's ``->>`` does; but None
+    as ``null``, where ``->>`` gives NULL.
+    """
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -15,7 +15,9 @@ def printable(text: str) -> str:
 
 
 def storable(text: str) -> str:
-    """Return a text that PostgreSQL can store: without NUL characters and lone surrogates."""
+    """Return a text that PostgreSQL can store: U+FFFD stands for each NUL, and a backslash escape
+    for each lone surrogate.
+    """
     whole = text.encode("utf-8", "backslashreplace").decode()
     return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")
 

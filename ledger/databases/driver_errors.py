@@ -190,7 +190,9 @@ def trouble_of(exc: DBAPIError) -> Trouble:
 
 
 def is_refusal(message: str) -> bool:
-    """Whether a server refused the login, rather than not answering."""
+    """Return whether a message says that the connection was refused, because of its login, its TLS
+    options, or something that SQLite does not have, and not that nothing answered.
+    """
     return any(phrase in message for phrase in (*_REFUSALS, *_TLS))
 
 

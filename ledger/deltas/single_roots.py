@@ -82,7 +82,10 @@ class SingleRoots:
             start = end
 
     def posted(self, deltas: Deltas) -> Longs:
-        """The columns of deltas by span, of which each is of another one of these spans."""
+        """Return what deltas add to each span: ``COLUMNS`` rows, a column for each of
+        ``self.spans``, 0 where there is no delta. The root of each delta is the first one of one of
+        these spans; none comes twice.
+        """
         columns = np.zeros((COLUMNS, len(self.spans)), np.int64)
         columns[:, np.searchsorted(self.spans, deltas.root)] = deltas.columns[1:]
         return columns

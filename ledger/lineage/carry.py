@@ -137,7 +137,9 @@ def require_classic(function: Callable[..., Any], inputs: Sequence[DataFrame]) -
 
 
 def require_frame(function: Callable[..., Any], result: object, spark: SparkSession) -> None:
-    """Raise CarryError for a result that is no frame of the session."""
+    """Raise CarryError unless ``result`` is a classic DataFrame of the session's SparkContext. The
+    message names ``function``.
+    """
     if not isinstance(result, ClassicDataFrame):
         raise CarryError(
             f"{_name(function)} returned {type(result).__name__}: expected a DataFrame"

@@ -75,7 +75,9 @@ class Sites:
                     _watcher_of_all = None
 
     def note(self, frame: DataFrame, line: str) -> None:
-        """Note the line that made a frame."""
+        """Note the line that made a frame: tag with it the top node of its plan and the nodes below
+        that have no tag yet.
+        """
         self._noted.append((frame._jdf, line))
         if self._tag is None:
             jvm: Any = frame.sparkSession._jvm

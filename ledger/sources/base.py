@@ -122,9 +122,10 @@ class SourceReader(Protocol):
         """
 
     def check(self, claim: Claim) -> None:
-        """Raise InputError if ``records`` would, as far as is known before a record is read: of
-        files by their headers and footers. Called by ``ackledger check``, for a claim that no batch
-        has made; of a source by offset its ``end`` is None.
+        """Raise the InputError that ``records`` would raise, as far as it shows before a record is
+        read: of files in headers and footers. By default call ``records``, which is lazy.
+        ``ackledger check`` calls this for a claim that no batch has made; of a source by offset its
+        ``end`` is None.
         """
         self.records(claim)
 

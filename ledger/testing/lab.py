@@ -264,7 +264,10 @@ class _Lab:
         return declared.with_steps(steps, moved_references)
 
     def _files(self, name: str, source: Source, rows: Rows) -> Source:
-        """Return a source of the rows in two files, or in one if there are fewer than two rows."""
+        """Write rows to Parquet files, and return the source that reads them. Dicts are in two
+        files, fewer than two in one; of a DataFrame there are as many files as Spark writes. Raises
+        DeclarationError as ``_table`` does.
+        """
         schema = struct(source.schema)
         folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
         if isinstance(rows, DataFrame):

@@ -30,7 +30,9 @@ router = APIRouter()
 
 
 def application() -> FastAPI:
-    """Return the application, without pages about itself, which no dependency would protect."""
+    """Return the application. Each route requires a login. FastAPI's pages about itself are off,
+    because that login would not protect them.
+    """
     app = FastAPI(
         docs_url=None,
         redoc_url=None,

@@ -170,7 +170,9 @@ class JobAudit:
         return replace(report, outputs=listed, notes=[*notes, *report.notes])
 
     def _require_arrived(self, output: WrittenOutput) -> None:
-        """Have an output that cannot be computed again, because an input is gone, not followed."""
+        """Compute what arrived at an output. If that fails, for example because an input is gone,
+        the output is no longer followed, and ``why`` has the reason.
+        """
         try:
             len(output.arrived)  # computes it
         except EXECUTION_ERRORS as error:

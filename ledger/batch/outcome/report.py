@@ -20,8 +20,9 @@ ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
 
 
 def advise(summary: Summary, target: str | None = None) -> Advice | None:
-    """Return the advice on a batch; None if every record is acked. ``target``: MODULE:PIPELINE, for
-    a ledger that may not know it.
+    """Return the advice on a batch; None if nothing of it is unpublished, tolerated, failed,
+    quarantined or accepted, or if it is superseded and no publication of it is incomplete.
+    ``target``: MODULE:PIPELINE, for a ledger that may not know it.
     """
     name, target = f"batch {summary.batch_id}", target or summary.target or ANY_TARGET
     if summary.stands is not None:

@@ -76,7 +76,9 @@ def _may_have(path: str, values: Sequence[str]) -> bool:
 
 
 def texts(value: object) -> Iterator[str]:
-    """Yield the texts of a value, and of its parts."""
+    """Yield each scalar in a value, at any depth, as text: bytes in two forms, ``str`` of them and
+    as UTF-8; of dicts only the values; nothing for None.
+    """
     parts = value.values() if isinstance(value, dict) else value
     if isinstance(value, dict | list | tuple):
         for part in parts:  # type: ignore[attr-defined]

@@ -114,7 +114,9 @@ def _instead(keys: Sequence[str], names: list[str], path: str) -> str | None:
 
 
 def _escaped(key: str, name: str) -> str:
-    """Spell a key as ``spelt`` does, without quotes."""
+    """Return a key as a message shows it: as it is if it differs from the expected name only in
+    case and blanks, else with escapes for all but printable ASCII.
+    """
     if _without_blanks(key) == _without_blanks(name):
         return key
     return "".join(c if " " <= c <= "~" else f"\\u{ord(c):04x}" for c in key)

@@ -24,10 +24,10 @@ _NONE = timedelta(0)
 
 @dataclass(frozen=True)
 class TimestampForm:
-    """The form in which a column holds timestamps.
+    """The form in which a column of a cursor holds timestamps.
 
-    ``step``: the column's precision, which is the distance of two values.
-    ``west``: how far behind UTC the clock of a session may be that sets a date, or a time without
+    ``step``: the column's precision, the least distance of two values.
+    ``west``: how far behind UTC the clock of a session may be that sets a date, or a time without a
     zone.
     """
 

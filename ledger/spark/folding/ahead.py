@@ -43,7 +43,9 @@ def posted(job: Job, outcome: FoldOutcome, most: int) -> FoldOutcome:
 
 
 def _fits(outcome: FoldOutcome, parts: list[Deltas], most: int) -> bool:
-    """Whether the commit takes all; of fails and messages that lie in files it takes none."""
+    """Return whether the commit itself can post what was folded: it is one part, with at most
+    ``most`` deltas, fails and messages each, and no fails or messages lie in files.
+    """
     if len(parts) != 1 or any(files.fails or files.messages for files in outcome.files):
         return False
     (part,) = parts

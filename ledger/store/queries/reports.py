@@ -74,8 +74,8 @@ def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> 
 
 
 def family(connection: Connection, batch_id: int, limit: int | None = None) -> list[int]:
-    """Return the original that a batch belongs to and its replays, latest first, at most so many in
-    all.
+    """Return a batch's family: the original first, then its replays, latest first. ``limit``: the
+    most batches to return, the original included; None: all.
     """
     statement = text("""
         SELECT f.batch_id FROM batch b JOIN batch f USING (family_id) WHERE b.batch_id = :id
