@@ -49,7 +49,7 @@ class ParquetPublisher(Publisher):
 
     def staging(self, batch_id: int, version: int) -> str:
         """Return the folder in which a run stages its files, beside published folders."""
-        return f"{self._place(batch_id)}/run={version}"
+        return f"{self._staging_of(batch_id)}/run={version}"
 
     def publish(self, delivery: Delivery) -> None:
         """See ``Publisher``; an earlier run's folder of the batch is replaced. When the new one
@@ -58,7 +58,7 @@ class ParquetPublisher(Publisher):
         Two may be at it, if one hung and lost its lock: the one that finds the staged folder gone
         restores nothing.
         """
-        final = self._folder(delivery.batch_id)
+        final = self._published_folder(delivery.batch_id)
         if not self._has_published(delivery):
             # Looked at before the files are: what is there later may be this very version.
             earlier = [delivery.batch_id] if stores.exists(final) else []
@@ -67,13 +67,15 @@ class ParquetPublisher(Publisher):
             require_staged(delivery)
             # First what is staged of the others: who is late with one of them publishes it no more.
             for batch_id in delivery.replaces:
-                self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
-            for entry in stores.entries(self._place(delivery.batch_id)):
+                self._move(
+                    self._staging_of(batch_id), self._moved_aside(f"staged-{batch_id}", delivery)
+                )
+            for entry in stores.entries(self._staging_of(delivery.batch_id)):
                 if 0 < _run_of(entry.name) < delivery.version:
                     self._remove(entry.path)
             # The folders that readers see now, and where each is moved to.
             moves = {
-                self._folder(batch_id): self._aside(f"batch={batch_id}", delivery)
+                self._published_folder(batch_id): self._moved_aside(f"batch={batch_id}", delivery)
                 for batch_id in (*delivery.replaces, *earlier)
             }
             hidden = [folder for folder, aside in moves.items() if self._move(folder, aside)]
@@ -87,22 +89,22 @@ class ParquetPublisher(Publisher):
                 raise
             reached("folder renamed", delivery.sink)
         # Runs that did not count, and what was moved aside; what a newer run has staged stays.
-        for entry in stores.entries(self._place(delivery.batch_id)):
+        for entry in stores.entries(self._staging_of(delivery.batch_id)):
             if _run_of(entry.name) <= delivery.version:
                 self._remove(entry.path)
-        stores.remove_empty(self._place(delivery.batch_id))  # unless another run stages there
+        stores.remove_empty(self._staging_of(delivery.batch_id))  # unless another run stages there
 
-    def _folder(self, batch_id: int) -> str:
+    def _published_folder(self, batch_id: int) -> str:
         return f"{self.path}/{BATCH}={batch_id}"
 
-    def _place(self, batch_id: int) -> str:
+    def _staging_of(self, batch_id: int) -> str:
         return f"{self.path}/{STAGING}/batch={batch_id}"
 
     def _has_published(self, delivery: Delivery) -> bool:
         """Return whether the batch's folder is this very version. It is if it has all its files,
         whose names Spark gave to no other. A version without files is if its staged folder is gone.
         """
-        final = self._folder(delivery.batch_id)
+        final = self._published_folder(delivery.batch_id)
         if not stores.exists(final):
             return False
         names = [file.path.removeprefix(delivery.folder) for file in delivery.files]
@@ -113,7 +115,7 @@ class ParquetPublisher(Publisher):
     def _require_own(self, delivery: Delivery) -> None:
         """Raise ConfigurationError if the batch's folder has files: they are of no version that the
         ledger knows."""
-        final = self._folder(delivery.batch_id)
+        final = self._published_folder(delivery.batch_id)
         names = {entry.name for entry in stores.files_below(final)}
         if strange := sorted(name for name in names if name.endswith(".parquet")):
             raise ConfigurationError(
@@ -124,8 +126,8 @@ class ParquetPublisher(Publisher):
                 " publish again"
             )
 
-    def _aside(self, name: str, delivery: Delivery) -> str:
-        return f"{self._place(delivery.batch_id)}/replaced/{name}"
+    def _moved_aside(self, name: str, delivery: Delivery) -> str:
+        return f"{self._staging_of(delivery.batch_id)}/replaced/{name}"
 
     def _move(self, folder: str, aside: str) -> bool:
         """Move a folder, over what an attempt that died had moved there. Return whether there was

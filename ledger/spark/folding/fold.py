@@ -58,7 +58,9 @@ def fold(
     except UnprovedError:
         fold_.list_files([])
         raise
-    return fold_.posted(outcome)
+    done = ahead.posted(job, outcome, job.few_rows * max(1, len(spans.ranges)))
+    fold_.list_files(outcome.root_files)
+    return done
 
 
 @dataclass(frozen=True)
@@ -106,30 +108,27 @@ class _Fold:
         return near and (not sizes or sum(sizes) <= self.job.driver_bytes)
 
     def outcome(self) -> FoldOutcome:
-        """Fold the portions, one after the other, and return the outcome. Nothing is posted."""
+        """Fold the portions, one after the other, log how and how fast, and return the outcome.
+        Nothing is posted.
+        """
         outcome = FoldOutcome(self.run)
         with self._runner() as runner:
             for plan in self.plans:
-                with _timed(self.run, plan) as line:
-                    reports, line.way = self._folded(runner, plan)
-                    outcome += FoldOutcome.of_reports(self.run, reports)
+                began, portion, footers = time.perf_counter(), plan.portion, plan.footers
+                if isinstance(portion, Frame):
+                    reports, way = runner.frame(portion), f"a frame {runner.where}"
+                else:
+                    if footers is None and not self.fits_here:  # another portion is too large
+                        footers = read_footers(portion.files)
+                    reports, way = fold_files(runner, portion, footers)
+                outcome += FoldOutcome.of_reports(self.run, reports)
+                seconds = time.perf_counter() - began
+                _log.info(
+                    "run %s of %s: folded %s rows in %.3f s: %s",
+                    self.run.run_id, self.run.step, f"{portion.size:,}", seconds, way,
+                    extra={"fold_rows": portion.size, "fold_seconds": seconds, "fold_way": way},
+                )  # fmt: skip
         return outcome
-
-    def _folded(self, runner: FoldRunner, plan: _Plan) -> tuple[list[TaskReport], str]:
-        """Fold a portion, and return the reports with a description of how it was folded."""
-        portion, footers = plan.portion, plan.footers
-        if isinstance(portion, Frame):
-            return runner.frame(portion), f"a frame {runner.where}"
-        if footers is None and not self.fits_here:  # another portion is too large
-            footers = read_footers(portion.files)
-        return fold_files(runner, portion, footers)
-
-    def posted(self, outcome: FoldOutcome) -> FoldOutcome:
-        """Post what was folded; then the files by root count."""
-        most = self.job.few_rows * max(1, len(self.spans.ranges))
-        done = ahead.posted(self.job, outcome, most)
-        self.list_files(outcome.root_files)
-        return done
 
     def list_files(self, files: Sequence[RootFile]) -> None:
         """Note which files by root count, if the run has noted a folder of them."""
@@ -186,23 +185,3 @@ def fold_files(
     )
     in_words = [f"{quantity(count, 'file')} {way}" for count, way in ways if count]
     return reports, f"{'; '.join(in_words) or 'no file'}, {runner.where}"
-
-
-@dataclass
-class _Line:
-    """The log's line of a fold. ``way``: in which way, set while it is timed."""
-
-    way: str = ""
-
-
-@contextmanager
-def _timed(run: OpenedRun, plan: _Plan) -> Iterator[_Line]:
-    """Log how many rows were folded, in which way, and how long that took."""
-    line, began = _Line(), time.perf_counter()
-    yield line
-    seconds = time.perf_counter() - began
-    _log.info(
-        "run %s of %s: folded %s rows in %.3f s: %s",
-        run.run_id, run.step, f"{plan.portion.size:,}", seconds, line.way,
-        extra={"fold_rows": plan.portion.size, "fold_seconds": seconds, "fold_way": line.way},
-    )  # fmt: skip
