@@ -262,9 +262,9 @@ def test_a_preview_says_what_a_replay_takes(ask, ledger):
 
 def test_failed_records_come_by_page_and_by_search(ask, ledger, monkeypatch):
     """Each page says where the next one begins; a search finds a number or a part of a reason."""
-    from ledger.store.queries import pages
+    from ledger.store.queries import records
 
-    monkeypatch.setattr(pages, "PAGE", 2)
+    monkeypatch.setattr(records, "PAGE", 2)
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 5)
     reasons = dict(zip(roots, ("Over limit", "lost%", "over", "x", "y"), strict=True))
@@ -292,7 +292,7 @@ def test_failed_records_come_by_page_and_by_search(ask, ledger, monkeypatch):
 
 def test_a_search_that_takes_too_long_is_stopped_once(ask, ledger, monkeypatch):
     """The answer says what to do; the ledger is not asked again by itself."""
-    from ledger.store.queries import pages
+    from ledger.store.queries import pages, records
 
     batch, _ = lost(ledger, 1)
     asked = []
@@ -302,7 +302,7 @@ def test_a_search_that_takes_too_long_is_stopped_once(ask, ledger, monkeypatch):
         return connection.exec_driver_sql("SELECT pg_sleep(5)").all()
 
     monkeypatch.setattr(pages, "LONGEST", "50ms")
-    monkeypatch.setattr(pages, "records", slow)
+    monkeypatch.setattr(records, "page", slow)
     answer = ask(f"api/failed?batch={batch}&search=x")
     assert answer.status_code == 503
     assert "Ask for less at once" in answer.json()["detail"]
@@ -323,9 +323,9 @@ def test_what_cannot_be_asked_is_refused(ask, ledger):
 
 def test_failures_without_end_are_counted_whole(ask, ledger, monkeypatch):
     """The table of reasons ends somewhere and says how many there are; the graph counts all."""
-    from ledger.store.queries import pages
+    from ledger.store.queries import failures
 
-    monkeypatch.setattr(pages, "REASONS", 2)
+    monkeypatch.setattr(failures, "GROUPS", 2)
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 5)
     ledger.run_middle(batch, roots, fail={root: f"amount {root}" for root in roots})

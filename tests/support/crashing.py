@@ -21,7 +21,7 @@ from ledger.deltas import spans, stored
 from ledger.execution import advance_states, run_step, run_steps, settle_and_follow
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
-from ledger.spark.folding import ahead
+from ledger.spark.folding import ahead, runners
 from ledger.spark.job import Job
 from ledger.store.connection import Database
 from ledger.store.queries import runs
@@ -153,7 +153,7 @@ def _run(spark: Any, order: Order) -> None:
     job = _job(spark, order, orders.pipeline(order.folder, order.warehouse, variant))
     batch = opened(job, replay_of=order.replay_of, reprocess=order.reprocess)
     if order.place in (HALF_POSTED, HALF_POSTED_BY_DRIVER):
-        ahead.MOST_ROWS = 1  # in a transaction
+        ahead.MOST_ROWS = runners.MOST_DELTAS = 1  # in a transaction
         stored.WINDOW_ROWS = 50  # several parts, so several transactions
     if order.place == HALF_POSTED:
         # Of two files: the join's rows are exchanged.

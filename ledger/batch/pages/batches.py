@@ -186,8 +186,8 @@ def failed(database: Database, number: int, filters: Mapping[str, Any]) -> Recor
         return records.page(connection, number, filters, on_hold=on_hold)
 
     rows = database.transact(work)
-    page = rows[: pages.PAGE]
-    return RecordsPage(page, page[-1].root_id if len(rows) > pages.PAGE else None)
+    page = rows[: records.PAGE]
+    return RecordsPage(page, page[-1].root_id if len(rows) > records.PAGE else None)
 
 
 def replay(database: Database, number: int, request: Selection) -> ReplayPreview:

@@ -14,8 +14,7 @@ from ledger.store.queries.rows import all_of
 RECENT = 60  # batches of a timeline
 INTERVALS = 400  # batches of a calendar: a year of days
 WAITING = 50  # batches that wait for a person
-PAGE = 50  # records of a page
-REASONS = 500  # failures, or drops, of a batch by step and reason
+DROPS = 500  # of a batch by step and reason
 LONGEST = "20s"  # of a search
 
 
@@ -241,7 +240,7 @@ def drops(connection: Connection, batch_id: int) -> list[Dropped]:
         SELECT step, reason, records FROM step_drops WHERE batch_id = :id
         ORDER BY records DESC, step, reason LIMIT :limit
     """)
-    return all_of(Dropped, connection.execute(statement, {"id": batch_id, "limit": REASONS}))
+    return all_of(Dropped, connection.execute(statement, {"id": batch_id, "limit": DROPS}))
 
 
 def published(connection: Connection, batch_id: int) -> list[Publication]:
