@@ -150,20 +150,26 @@ def _structs(kind: T.StructType, options: Mapping[str, str]) -> Fit:
                 misfits = np.union1d(misfits, np.flatnonzero(lacking))
             bad = np.union1d(bad, misfits) if len(misfits) else bad
         if Doubled in set(map(type, objects)):
-            twice = [
-                place
-                for place, value in enumerate(objects)
-                if type(value) is Doubled and any(map(is_misfit, value.pairs))
-            ]
+            twice = [n for name in fits for n in misfits_of_doubled(name, fits[name], objects)]
             bad = np.union1d(bad, np.array(twice, np.int64))
         is_null = None if absent is None else pa.array(absent)
         return pa.StructArray.from_arrays(columns, fields=fields, mask=is_null), bad
 
-    def is_misfit(pair: tuple[str, Any]) -> bool:
-        name, value = pair
-        return name in fits and len(fits[name]([value])[1]) > 0
-
     return fit
+
+
+def misfits_of_doubled(name: str, fit: Fit, objects: Values) -> dict[int, Any]:
+    """Return values of a key that do not fit, by the place of their object, which has a key twice:
+    the first of each."""
+    parts = [
+        (place, part)
+        for place, value in enumerate(objects)
+        if type(value) is Doubled
+        for key, part in value.pairs
+        if key == name
+    ]
+    misfits = fit([part for _, part in parts])[1] if parts else NONE
+    return dict(parts[number] for number in reversed(misfits.tolist()))
 
 
 def _having(

@@ -13,8 +13,8 @@ from ledger.core.column_names import ERROR, RAW
 from ledger.errors import quote
 from ledger.sources.files.format import Format
 from ledger.sources.parsing import csv_text, json_text
-from ledger.sources.parsing.columns import Fit, of_json, of_texts
-from ledger.sources.parsing.json_text import Doubled, text_of
+from ledger.sources.parsing.columns import misfits_of_doubled, of_json, of_texts
+from ledger.sources.parsing.json_text import text_of
 from ledger.sources.parsing.keys import misspelt
 from ledger.types.spark import nullable, to_arrow_schema, without_lengths
 
@@ -118,7 +118,7 @@ class Parser:
         expected = f"{self._malformed}{name}: expected {field.dataType.simpleString()}, found "
         wrong = {number: values[number] for number in misfits.tolist()}
         if self._is_json:
-            wrong = _earlier_misfits(name, fit, rows) | wrong
+            wrong = misfits_of_doubled(name, fit, rows) | wrong
         for number, value in wrong.items():
             reasons.setdefault(number, expected + quote(text_of(value)[:_MOST_SHOWN]))
         return column
@@ -140,19 +140,6 @@ class Parser:
             pa.array([reasons[number] for number in failed], pa.string()),
         )
         return pa.table([*columns, *(own.take(numbers) for own in why)], schema=self._arrow)
-
-
-def _earlier_misfits(name: str, fit: Fit, rows: Sequence[Any]) -> dict[int, Any]:
-    """Return values that do not fit, by the number of their record, which has the key again."""
-    if Doubled not in set(map(type, rows)):
-        return {}
-    return {
-        number: value
-        for number, row in enumerate(rows)
-        if type(row) is Doubled
-        for key, value in reversed(row.pairs)
-        if key == name and len(fit([value])[1])
-    }
 
 
 @contextmanager
