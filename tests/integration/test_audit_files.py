@@ -32,6 +32,10 @@ REMOVALS = {
     "hadoop": (f'{HADOOP}assert fs.delete(Path("out"), True)', "delete() of out at job.py:10"),
     "rmtree": ('import shutil; shutil.rmtree("out")', "rmtree() of out at job.py:5"),
     "from shutil": ("from shutil import rmtree as gone; gone('out')", "rmtree() of out at"),
+    "a backup": (
+        'if os.path.exists("out"):\n    os.rename("out", "out_1")',
+        "rename() of out at job.py:6",
+    ),
     "a file": (
         'import glob; [os.remove(each) for each in glob.glob("out/*")]',
         "remove() of out/",
@@ -127,10 +131,12 @@ STOPS = {
     'paid._jdf.write().mode("overwrite").csv("out")': "calls csv() of org.apache.spark.sql.DataF",
     'spark._jsparkSession.sql("DROP TABLE t")': "calls sql() of org.apache.spark.sql.SparkSession",
     'paid.rdd._jrdd.saveAsTextFile("x")': "calls saveAsTextFile() of org.apache.spark.api.java",
-    'os.rename("out/part-00000-1.csv", "out.csv")': "moves or replaces out/part-00000-1.csv by",
-    'import shutil; shutil.move("out", "backup")': "moves or replaces out by move()",
-    'import shutil; shutil.copy("orders.csv", "out/part-00000-1.csv")': "moves or replaces out/",
-    'import glob; glob.glob("paid/*.parquet")': "uses files of paid by scandir()",
+    'os.rename("out/part-00000-1.csv", "out.csv"); open("out.csv")': "uses out.csv by open(), and",
+    'import shutil; shutil.copy("orders.csv", "out/part-00000-1.csv")': "replaces out/part-00000",
+    'import glob; glob.glob("paid/*.parquet")': "uses files of paid by glob()",
+    'fs.delete(Path("s3a://lake/a/day=1"), True); spark.read.parquet("s3a://lake/a")': (
+        "reads s3a://lake/a, and delete() of s3a://lake/a/day=1 at job.py:"
+    ),
     'os.listdir("paid")': "uses files of paid by listdir()",
     'open("paid/part-0")': "uses files of paid by open()",
     'os.remove("paid/part-0")': "removes a part of paid by remove()",

@@ -192,6 +192,15 @@ REFUSED = {
         'w.format("delta").save("a")',
         "replaces partitions of a, which the script has written before",
     ),
+    "a partition by its path": (
+        'orders.write.partitionBy("state").parquet("a")\n'
+        'orders.limit(1).write.mode("overwrite").parquet("a/state=paid")',
+        "overwrites a/state=paid, which has files of a: ",
+    ),
+    "a folder above an output": (
+        'orders.write.parquet("a/x")\norders.write.mode("overwrite").parquet("a")',
+        "overwrites a, which has files of a/x: ",
+    ),
     "IF NOT EXISTS": (
         f"{DAYS}orders.createOrReplaceTempView('t')\n"
         """spark.sql("INSERT OVERWRITE days PARTITION (day = 'x') IF NOT EXISTS "\n"""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
@@ -313,6 +314,10 @@ def test_folders_without_what_was_moved_or_written_there_end_the_script(files, i
     ):
         with pytest.raises(ScriptStop, match="is left out"):
             look()
+    assert glob.glob("inbox/b*.csv") == ["inbox/b.csv"]
+    assert [*glob.iglob("b*.csv", root_dir="inbox")] == ["b.csv"]
+    table = pa.table({"n": [1]})
+    assert pyarrow.dataset.dataset([pyarrow.dataset.dataset(table)]).count_rows() == 1
     shutil.rmtree("archive")
     assert not os.path.exists("archive")
     with own_calls():
@@ -426,6 +431,14 @@ def test_links_are_replaced(files, inbox):
     with own_calls():
         assert os.readlink("latest") == "day1"
         assert Path("day1/part-00000").exists()
+
+
+def test_no_link_leads_to_an_output(files):
+    """It would lead nowhere once the audit has ended."""
+    write(files, "stage/a")
+    with pytest.raises(ScriptStop, match=r"uses files of stage/a by symlink\(\)"):
+        os.symlink("stage/a", "latest")
+    assert not os.path.lexists("latest")
 
 
 def test_a_table_whose_place_is_not_known_is_nowhere():

@@ -55,6 +55,7 @@ _OPENING: _Names = {
 }
 _GLOBBER = getattr(glob, "_StringGlobber", None)  # of Path.glob, since Python 3.13
 _LISTING: _Names = {os: ("listdir", "scandir"), _GLOBBER: ("scandir",)}
+_GLOBBING: _Names = {glob: ("glob", "iglob")}
 _LOOKING: _Names = {os: ("lstat", "stat"), _GLOBBER: ("lstat",)}
 _MAKING: _Names = {os: ("mkdir",)}
 _CREATING: _Names = {os: ("open",)}
@@ -136,8 +137,10 @@ class ScriptFiles:
         return True
 
     def is_move_left_out(self, call: str, full: str, target: str) -> bool:
-        """Return whether a move must not happen, which is noted: of what Spark has read."""
-        if os.path.islink(full) or not self._is_source(full):
+        """Return whether a move must not happen, which is noted: of what Spark has read, or written
+        before the audit.
+        """
+        if os.path.islink(full) or not (self._is_source(full) or self._is_of_spark(full)):
             return False
         self.leave_out(call, full)
         self.phantoms.unmade[target] = self.phantoms.removed[full]
@@ -170,10 +173,10 @@ class ScriptFiles:
         self.job.notes += [note] if note not in self.job.notes else []
 
     def require_not_of_spark(self, call: str, full: str) -> None:
-        """End the script if it moves or replaces what Spark has written before the audit."""
+        """End the script if it replaces what Spark has written before the audit."""
         if not os.path.islink(full) and self._is_of_spark(full):
             raise ScriptStop(
-                f"moves or replaces {named(full)} by {call}(), which Spark has written: the audit "
+                f"replaces {named(full)} by {call}(), which Spark has written: the audit "
                 "does not change such files. Audit what comes before"
             )
 
@@ -256,7 +259,6 @@ def _intercept_removals(patches: Patches, files: ScriptFiles) -> None:
         files.require_target(call, to)
         if files.is_move_left_out(call, full, to):
             return target
-        files.require_not_of_spark(call, full)
         for each in (full, to):
             files.note_changed(call, each)
         is_own = files.earlier.owned(full)
@@ -305,6 +307,8 @@ def _intercept_writes(patches: Patches, files: ScriptFiles) -> None:
         if call == "link":  # another name of a file that stays an earlier one
             files.phantoms.require_none(call, full_path(source))
             return function(*args, **kwargs)
+        there = full_path(os.path.join(os.path.dirname(target), source))
+        files.phantoms.require_none(call, there, AT, INSIDE)  # else the link leads nowhere
         with files.earlier.making(target):
             return function(*args, **kwargs)
 
@@ -369,11 +373,22 @@ def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:
             files.phantoms.require_names(_name(function), os.fsdecode(path or "."))
         return function(path, *args, **kwargs)
 
+    def globbed(function: Callable[..., Any], pathname: Any, *args: Any, **kwargs: Any) -> Any:
+        name, root = os.fsdecode(pathname), os.fsdecode(kwargs.get("root_dir") or "")
+        if not files.phantoms or "**" in name or _is_of_library(caller()):
+            return function(pathname, *args, **kwargs)
+        pattern = full_path(os.path.join(root, name))
+        files.phantoms.require_none(_name(function), pattern, is_pattern=True)
+        with own_calls():
+            matches = [*function(pathname, *args, **kwargs)]
+        return matches if _name(function) == "glob" else iter(matches)
+
     def read(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         values = [*args[:2], *(kwargs[name] for name in _PATHS if name in kwargs)]
         paths: Any = next((each for each in values if _is_path(each) or isinstance(each, list)), [])
         is_of_spark = function.__qualname__.startswith(SparkContext.__name__)
-        for path in paths if isinstance(paths, list) else os.fsdecode(paths).split(","):
+        names = paths if isinstance(paths, list) else os.fsdecode(paths).split(",")
+        for path in filter(_is_path, names):
             full = full_path(os.fsdecode(path))
             files.phantoms.require_none(_name(function), full, is_pattern=is_of_spark)
             if is_of_spark:
@@ -381,6 +396,7 @@ def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:
         return function(*args, **kwargs)
 
     reading = {opened: _OPENING, looked: _LOOKING, listing: _LISTING, read: _READING}
+    reading |= {globbed: _GLOBBING}
     _replace(patches, reading)
 
 

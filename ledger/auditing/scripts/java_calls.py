@@ -178,6 +178,8 @@ def _leave_out(files: ScriptFiles, name: str, paths: list[str]) -> bool:
         try:
             if not files.is_removal_left_out(name, path):
                 files.leave_out(name, path)
+            if "://" in path:  # whether it is there cannot be seen here
+                files.phantoms.remove(name, path)
         except FileNotFoundError:
             return False
     return True

@@ -198,6 +198,7 @@ def _of_outputs(
             if not files:
                 has_others = True
                 job.phantoms.require_readable(full_path(each))
+                job.paths_read.add(full_path(each))  # not all plans name their files
             read += files
             outputs += written
     if not outputs:

@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.patches import Patches
+from ledger.auditing.scripts.places import ABOVE, INSIDE
+from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.tables import (
     HIVE,
     Partitioned,
@@ -62,6 +64,7 @@ def intercept_writes(patches: Patches, job: JobAudit) -> None:
         if method.__name__ == "saveAsTable" and destination.mode != "append":
             is_hive = destination.format == HIVE
             job.tables.replace(destination.key, Partitioned(destination.partitions, is_hive))
+        _require_apart(job, destination)
         replaces = _replaced(job, frame.sparkSession, destination, method.__name__)
         job.write(frame, replace(destination, replaces=replaces))
 
@@ -101,6 +104,21 @@ def _is_written(job: JobAudit, spark: SparkSession, to: Destination) -> bool:
             job.notes.append(f"{to.name} exists, so a write with mode('ignore') writes nothing")
         return not exists and not live
     return True
+
+
+def _require_apart(job: JobAudit, to: Destination) -> None:
+    """End the script if an overwrite replaces a partition of another output, or a whole output in a
+    folder below.
+    """
+    if to.mode != "overwrite" or to.kind != "path":
+        return
+    for own in job.phantoms.outputs(to.key, INSIDE, ABOVE):
+        inner = to.key.removeprefix(f"{own.destination.folder}/")
+        if inner == to.key or "=" in inner.split("/")[0]:
+            raise ScriptStop(
+                f"overwrites {to.name}, which has files of {own.name}: the audit cannot tell which "
+                "rows remain. Audit what comes before"
+            )
 
 
 def _replaced(job: JobAudit, spark: SparkSession, to: Destination, method: str) -> tuple[str, ...]:
