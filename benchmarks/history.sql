@@ -80,7 +80,7 @@ ANALYZE batch_plan;
 INSERT INTO batch
   (batch_id, pipeline_id, steps_version, kind, original_batch_id, dag_id, run_id, status, interval_start,
    interval_end, params, selection, tracking, opened_at, settled_at, roots, failed_roots,
-   replaces_batch_id, guarantee, settle, followed_at)
+   replaces_batch_id, guarantee, publish, followed_at)
 OVERRIDING SYSTEM VALUE
 SELECT batch_id, pipeline_id, 1,
        (CASE role WHEN 'replay' THEN 'replay' ELSE 'original' END)::batch_kind,
