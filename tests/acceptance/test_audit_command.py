@@ -182,6 +182,9 @@ def test_a_job_from_its_first_report_to_expected_losses(terminal, tmp_path):
     numbers = [sources["orders.csv"][name] for name in ("records", "arrived", "lost", "intended")]
     assert numbers == [600, 600 - lost - intended, lost, intended]
     assert report["lost"] == lost
+    (note,) = report["notes"]  # none on Spark's JVM, which the script starts
+    assert note.startswith("`echo from a shell` at job.py:6 is executed: the audit does not see")
+    assert note in page.read_text()
     lines = [line.split("\r")[-1].strip() for line in errors.splitlines()]
     for line in (
         "arguments ['--output', 'x', '--json']",
@@ -237,7 +240,8 @@ def test_a_script_that_fails(terminal):
     terminal.write(
         "fails.py",
         """
-        import rules
+        import rules, subprocess
+        subprocess.run(["true", "&"], check=True)
         numbers = spark.read.parquet("numbers.parquet")
         large = F.udf(lambda n: n >= rules.LEAST, "boolean")
         try:
@@ -251,9 +255,12 @@ def test_a_script_that_fails(terminal):
     )
     out, errors = terminal.run("fails.py", code=2, is_quiet=False)
     assert "numbers.parquet   6        4     0         2" in out
-    failure = "fails.py failed at fails.py:13: PythonException: ZeroDivisionError: "
+    failure = "fails.py failed at fails.py:14: PythonException: ZeroDivisionError: "
     assert failure in " ".join(out.split())
-    assert "fails.py:12 writes large, to a copy" in errors
+    assert "NOTES `true &` at fails.py:6 is executed: the audit does not see" in " ".join(
+        out.split()
+    )
+    assert "fails.py:13 writes large, to a copy" in errors
     assert "writes never" not in errors
 
 

@@ -364,6 +364,32 @@ def test_files_that_python_changes(audited, tmp_path):
     ]
 
 
+def test_what_the_audit_does_not_see_is_noted(audited, tmp_path):
+    """The script may exit, and a UDF may have the module of Arrow's file systems."""
+    report = audited(
+        f"""
+        import subprocess, sys
+        from pyarrow import fs
+        os.system("true done")
+        def size(n):
+            return fs.LocalFileSystem().get_file_info("/").is_file
+        large = F.udf(size, "boolean")("order_id")
+        orders.where(large | (F.col("state") == "paid")).write.csv("out")
+        subprocess.run(["rm", "-r", {str(tmp_path / "gone")!r}])
+        fs.LocalFileSystem().create_dir({str(tmp_path / "new")!r})
+        sys.exit(3)
+        """
+    )
+    assert report.failure == "ended with 3"
+    unseen = "is executed: the audit does not see what it writes or removes"
+    assert report.notes == [
+        f"`true done` at job.py:8 {unseen}",
+        f"`{f'rm -r {tmp_path}/gone'[:47]}...` at job.py:13 {unseen}",
+        f"pyarrow.fs at job.py:14 {unseen}",
+    ]
+    assert numbers(report) == (12, 8, 2, 2)
+
+
 DRIVER = {
     "JSON": 'open(f"{FILES}/a", "w").write(str(others.toJSON().collect()))',
     "the last rows": 'open(f"{FILES}/a", "w").write(str(others.tail(9)))',

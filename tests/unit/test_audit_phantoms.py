@@ -255,6 +255,9 @@ def test_earlier_files_that_are_replaced_or_moved_are_noted(files, inbox):
     with open("link", "w") as file:
         file.write("n\n3\n")
     os.remove("link")
+    os.close(os.open("inbox/more/d.csv", os.O_WRONLY))
+    os.close(os.open("inbox/more/d.csv", os.O_RDONLY))
+    os.truncate("inbox/more/d.csv", 0)
     bz2.open("more/zip.bz2", "w").close()
     pyarrow.orc.write_table(table, "more/a.orc")
     shutil.move("inbox/more", "more/more")
@@ -266,6 +269,8 @@ def test_earlier_files_that_are_replaced_or_moved_are_noted(files, inbox):
             ("copytree()", "inbox"),
             ("replace()", "inbox/b.csv"),
             ("open()", "inbox/c.csv"),
+            ("open()", "inbox/more/d.csv"),
+            ("truncate()", "inbox/more/d.csv"),
             ("open()", "more/zip.bz2"),
             ("write_table()", "more/a.orc"),
             ("move()", "inbox/more"),

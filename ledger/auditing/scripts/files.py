@@ -217,6 +217,7 @@ def intercept_files(patches: Patches, files: ScriptFiles) -> None:
     """Have calls of Python that touch files looked at."""
     _intercept_removals(patches, files)
     _intercept_writes(patches, files)
+    _intercept_system_calls(patches, files)
     _intercept_reads(patches, files)
 
 
@@ -312,20 +313,6 @@ def _intercept_writes(patches: Patches, files: ScriptFiles) -> None:
         with files.earlier.making(target):
             return function(*args, **kwargs)
 
-    def created(
-        function: Callable[..., Any], path: Any, flags: int, *args: Any, **more: Any
-    ) -> Any:
-        is_new = _is_path(path) and flags & os.O_CREAT and more.get("dir_fd") is None
-        if is_new and not _is_of_library(caller()):
-            files.phantoms.require_target("open", full_path(os.fsdecode(path)), AT, INSIDE)
-        with files.earlier.making(os.fsdecode(path)) if is_new else nullcontext():
-            return function(path, flags, *args, **more)
-
-    def changed(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_path(path) and kwargs.get("dir_fd") is None:
-            files.phantoms.require_none(_name(function), full_path(os.fsdecode(path)), AT, INSIDE)
-        return function(path, *args, **kwargs)
-
     def make(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_path(path) or kwargs.get("dir_fd") is not None:
             return function(path, *args, **kwargs)
@@ -334,8 +321,34 @@ def _intercept_writes(patches: Patches, files: ScriptFiles) -> None:
         with files.earlier.making(os.fsdecode(path)):
             return function(path, *args, **kwargs)
 
-    writing = {copied: _COPYING, linked: _LINKING, created: _CREATING, make: _MAKING}
-    _replace(patches, {**writing, arrow: _ARROW, changed: _CHANGING})
+    _replace(patches, {copied: _COPYING, linked: _LINKING, make: _MAKING, arrow: _ARROW})
+
+
+def _intercept_system_calls(patches: Patches, files: ScriptFiles) -> None:
+    def created(
+        function: Callable[..., Any], path: Any, flags: int, *args: Any, **more: Any
+    ) -> Any:
+        if not _is_path(path) or more.get("dir_fd") is not None:
+            return function(path, flags, *args, **more)
+        name = os.fsdecode(path)
+        full, is_new = full_path(name), flags & os.O_CREAT
+        if not _is_of_library(caller()):
+            if is_new:
+                files.phantoms.require_target("open", full, AT, INSIDE)
+            if flags & (os.O_WRONLY | os.O_RDWR):
+                files.note_changed("open", full, [full])
+        with files.earlier.making(name) if is_new else nullcontext():
+            return function(path, flags, *args, **more)
+
+    def changed(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_path(path) and kwargs.get("dir_fd") is None:
+            call, full = _name(function), full_path(os.fsdecode(path))
+            files.phantoms.require_none(call, full, AT, INSIDE)
+            if call == "truncate":
+                files.note_changed(call, full)
+        return function(path, *args, **kwargs)
+
+    _replace(patches, {created: _CREATING, changed: _CHANGING})
 
 
 def _intercept_reads(patches: Patches, files: ScriptFiles) -> None:

@@ -42,8 +42,7 @@ class Patches:
             new = _Function(owner.__name__, replaced, function)
         elif isinstance(method, staticmethod):
             new = staticmethod(replaced)
-        self._replaced.append((owner, name, method))
-        setattr(owner, name, new)
+        self.put(owner, name, method, new)
 
     def replace_property(self, owner: type, name: str, other: Callable[[Any], Any]) -> None:
         """Have ``other(self)`` called for a property."""
@@ -54,8 +53,12 @@ class Patches:
         def replaced(self: Any) -> Any:
             return before.__get__(self, owner) if _own.get() else other(self)
 
+        self.put(owner, name, before, property(replaced))
+
+    def put(self, owner: Any, name: str, before: Any, new: Any) -> None:
+        """Give an owner another attribute in place of what it had before."""
         self._replaced.append((owner, name, before))
-        setattr(owner, name, property(replaced))
+        setattr(owner, name, new)
 
     def undo(self) -> None:
         """Put back what the classes had."""

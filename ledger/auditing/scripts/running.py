@@ -24,6 +24,7 @@ from ledger.auditing.scripts.patches import Patches, own_calls
 from ledger.auditing.scripts.readers import intercept_reads
 from ledger.auditing.scripts.statements import intercept_statements
 from ledger.auditing.scripts.stops import ScriptStop, first_line
+from ledger.auditing.scripts.unseen import note_unseen
 from ledger.auditing.scripts.writers import intercept_writes
 from ledger.errors import InputError
 from ledger.lineage.sites import UNKNOWN, user_line
@@ -110,6 +111,7 @@ def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
     _note_driver_rows(patches, job, files)
     intercept_java(patches, files)
     intercept_files(patches, files)
+    note_unseen(patches, job)
     try:
         with job.sites.watching(every_thread=True):
             yield
