@@ -301,11 +301,22 @@ def test_texts_of_users_are_escaped(tmp_path):
     orders.values[0] = (SCRIPT, f'" onload="{SCRIPT}', None)
     evil = loss(orders, 0, 1, place=f"{SCRIPT}.py:1", reason=SCRIPT, operation=SCRIPT)
     outputs = [OutputResult(SCRIPT, SCRIPT, SCRIPT, True), OutputResult("b", "", "", True)]
-    report([evil], outputs=outputs, title=SCRIPT).save_html(tmp_path / "report.html")
+    named = report([evil], outputs=outputs, title=SCRIPT)
+    replace(named, notes=[SCRIPT], failure=SCRIPT).save_html(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert SCRIPT not in page
     assert "script" not in Elements(page).names
     assert page.count("&lt;script&gt;") >= 10
+
+
+def test_the_page_has_the_notes_and_the_end_of_a_script_that_failed(tmp_path):
+    """A part of a job is not taken for all of it, and what the audit did not see is named."""
+    notes = ["`rm -r out` at job.py:3 is executed", "remove() of a at job.py:4 is left out"]
+    some = report([], [source()], title="job.py")
+    replace(some, notes=notes, failure="ended with 3").save_html(tmp_path / "report.html")
+    text = Elements((tmp_path / "report.html").read_text()).text
+    for sentence in (*notes, "job.py ended with 3: what comes after it is not in this report"):
+        assert sentence in text
 
 
 def test_a_page_of_a_job_without_losses_says_so(tmp_path):
