@@ -27,6 +27,7 @@ from ledger.cli.base import (
     params_of,
     show,
 )
+from ledger.cli.porting.writing import port
 from ledger.cli.runs import spark_session
 from ledger.core.commands import ackledger
 from ledger.core.connect_server import checked_place, is_remote
@@ -52,18 +53,40 @@ _FILES = {
 }
 
 
-@app.command(epilog=example("init shop", "init shop --name sales"))
+@app.command(
+    epilog=example("init shop", "init shop --name sales", "init --from jobs/my_job.py pipelines")
+)
 def init(
-    folder: Annotated[Path, typer.Argument(help="Made if it is missing.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="Made if it is missing. With --from, by default the job's folder."),
+    ] = None,
     name: Annotated[
         str, typer.Option(help="Of the pipeline and its module, for example orders.")
     ] = "orders",
+    job: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="JOB", help="Write a pipeline for this PySpark job."),
+    ] = None,
+    expected: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --from, note the losses that this file lists."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a project: pipeline, DAG, test, a day of data.
 
     Its README says what to type. No file is overwritten.
+
+    With --from it reads a job, without running it, and writes JOB_pipeline.py: sources, stages that
+    call the job's own functions, sinks, and a list of what is left to do.
     """
+    if job is not None:
+        write_port(job, folder or job.parent, expected, as_json)
+        return
+    if folder is None or expected is not None:
+        needed = "--expected needs --from JOB" if folder else "expected a FOLDER, or --from JOB"
+        raise InputError(needed)
     is_taken = name in ("ledger", "dags", "tests", "data")
     if is_taken or not name.isidentifier() or iskeyword(name):
         raise InputError(
@@ -93,6 +116,28 @@ def init(
         as_json,
         lambda data: tables.facts({**data, "files": ", ".join(data["files"])}),
     )
+
+
+def write_port(job: Path, folder: Path, expected: Path | None, as_json: bool) -> None:
+    """Write the pipeline of a job into a folder, and show what is left to do."""
+    from ledger.auditing.expected import read_expected
+
+    ported = port(job, read_expected(expected) if expected else ())
+    path = folder / f"{ported.name}.py"
+    if path.exists():
+        raise InputError(f"{path} exists: expected no such file. Name another folder, or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(ported.text, encoding="utf-8")
+    next_command = ackledger("check", f"{ported.name}:pipeline")
+    if folder.resolve() != job.resolve().parent:
+        next_command = f"PYTHONPATH={job.resolve().parent} {next_command}"
+    if folder != Path():
+        next_command = f"cd {folder} && {next_command}"
+    if as_json:
+        show({"file": str(path), "left to do": ported.todo, "next": next_command}, True, Text)
+    else:  # a line each, however wide the terminal is
+        todo = "".join(f"\n  {line}" for line in ported.todo) or " nothing"
+        out.print(f"file: {path}\nleft to do:{todo}\nnext: {next_command}", soft_wrap=True)
 
 
 START, END = interval_options("CHECK")

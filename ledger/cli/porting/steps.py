@@ -1,0 +1,180 @@
+"""The steps of a job: its sources, references, stages and sinks, and their names."""
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from keyword import iskeyword
+
+from ledger.cli.porting.flow import Flow, Statement, Value, Write
+from ledger.cli.porting.reading import JobFile
+
+# Names that do not tell what the rows are.
+_VAGUE = {"", "df", "data", "dataframe", "result", "output", "out", "input", "tmp", "temp", "final"}
+_NO_STEM = re.compile(r"^\w+:|\.(csv|json|parquet|gz|txt)\b")
+# Joins that keep rows of the right side that have no partner.
+_OUTER = {"right", "outer", "full", "fullouter", "full_outer", "rightouter", "right_outer"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: the statements that make ``value`` from the frames that it reads."""
+
+    value: Value
+    statements: list[Statement]
+    reads: list[Value]
+    references: list[Value]
+
+
+@dataclass
+class Steps:
+    """The steps of a pipeline, and the names of these and of its sinks."""
+
+    sources: list[Value]
+    references: list[Value]
+    stages: list[Stage] = field(default_factory=list)
+    names: dict[Value | Write, str] = field(default_factory=dict)
+
+
+def steps_of(flow: Flow, taken: set[str]) -> Steps:
+    """Divide the statements of a flow into steps. ``taken``: names that no step may have.
+
+    The results of functions of frames, written frames, and frames of which two stages need are
+    stages. All other statements are copied to the stages that need them.
+    """
+    order = {value: at for at, each in enumerate(flow.statements) for value in each.values}
+    needed = _ancestors(write.value for write in flow.writes)
+    reads = sorted((each for each in needed if each.kind == "read"), key=order.__getitem__)
+    references = [each for each in reads if _is_lookup(each, needed, flow)]
+    if len(references) == len(reads):  # there would be nothing to track
+        references = []
+    sources = [each for each in reads if each not in references]
+    tracked = {each for each in needed if not _ancestors([each]).keys().isdisjoint(sources)}
+    frames = {each for each in tracked if each.is_frame and each.kind != "read"}
+    for write in [*flow.writes]:
+        if write.value not in tracked:
+            flow.todo[f"{write.place}: writes rows that come from no source: it is left out"] = None
+            flow.writes.remove(write)
+    written = [each.value for each in flow.writes if each.value in frames]
+    cuts = dict.fromkeys([*(each for each in frames if each.kind == "call"), *written])
+    while True:
+        stages = [_stage(cut, cuts, references, flow, order) for cut in cuts]
+        slices = [value for stage in stages for each in stage.statements for value in each.values]
+        shared = [each for each in frames if slices.count(each) > 1 and each not in cuts]
+        if not shared:
+            break
+        cuts[max(shared, key=order.__getitem__)] = None
+    stages.sort(key=lambda stage: order[stage.value])
+    steps = Steps(sources, references, stages)
+    _name(steps, flow, taken)
+    return steps
+
+
+def _ancestors(values: Iterable[Value]) -> dict[Value, None]:
+    """Return values and all that they are made of."""
+    ancestors: dict[Value, None] = {}
+    pending = [*values]
+    while pending:
+        value = pending.pop(0)
+        if value not in ancestors:
+            ancestors[value] = None
+            pending += value.statement.inputs if value.kind != "outside" else []
+    return ancestors
+
+
+def _stage(
+    cut: Value,
+    cuts: Iterable[Value],
+    references: list[Value],
+    flow: Flow,
+    order: dict[Value, int],
+) -> Stage:
+    inputs: dict[Value, None] = {}
+    needed: set[Statement] = set()
+    pending = [cut]
+    while pending:
+        value = pending.pop()
+        if value.statement not in needed and value.kind != "outside":
+            needed.add(value.statement)
+            for each in value.statement.inputs:
+                if each.kind == "read" or (each in cuts and each is not cut):
+                    inputs[each] = None
+                else:
+                    pending.append(each)
+    ordered = sorted(inputs, key=order.__getitem__)
+    reads = [each for each in ordered if each not in references]
+    statements = [each for each in flow.statements if each in needed]
+    return Stage(cut, statements, reads, [each for each in ordered if each in references])
+
+
+def _is_lookup(read: Value, needed: Iterable[Value], flow: Flow) -> bool:
+    """Return whether a frame is only the right side of joins, or broadcast."""
+    statements = dict.fromkeys(each.statement for each in needed)
+    uses = [node for each in statements for node, value in each.uses.items() if value is read]
+    is_hidden = any(read in (*each.before.values(), *each.views) for each in statements)
+    is_written = any(write.value is read for write in flow.writes)
+    is_used = bool(uses) and not is_hidden and not is_written
+    return is_used and all(_is_right_side(node, flow.job) for node in uses)
+
+
+def _is_right_side(node: ast.AST, job: JobFile) -> bool:
+    """Return whether a use of a frame looks it up, in place or in the function that takes it."""
+    parent = job.parents.get(node)
+    if isinstance(parent, ast.Attribute | ast.Subscript):
+        outer = job.parents[parent]
+        if not isinstance(outer, ast.Call) or outer.func is not parent:
+            return getattr(parent, "attr", "") not in ("write", "writeStream", "rdd")  # a column
+        return getattr(parent, "attr", "") != "join" and _is_right_side(outer, job)
+    if not isinstance(parent, ast.Call) or node not in parent.args:
+        return False
+    name = ast.unparse(parent.func).rpartition(".")[2]
+    if name == "join":
+        how = [*parent.args[2:], *(each.value for each in parent.keywords if each.arg == "how")]
+        is_constant = all(isinstance(each, ast.Constant) for each in how)
+        kinds = {str(getattr(each, "value", "")).lower() for each in how}
+        return is_constant and not kinds & _OUTER
+    if name == "broadcast":
+        return _is_right_side(parent, job)
+    function = job.function_of(parent)
+    if function is None:
+        return False
+    at, every = parent.args.index(node), function.args.args
+    parameter = every[at].arg if at < len(every) else None
+    names = (each for each in ast.walk(function) if isinstance(each, ast.Name))
+    uses = [each for each in names if each.id == parameter]
+    return bool(uses) and all(_is_right_side(each, job) for each in uses)
+
+
+def _name(steps: Steps, flow: Flow, taken: set[str]) -> None:
+    """Name each step after its variable, or else its function, table or path."""
+    used = {*taken}
+
+    def free(*names: str) -> str:
+        wanted = [name for each in names if (name := clean(each)) not in _VAGUE] or ["rows"]
+        numbered = (f"{wanted[0]}_{number}" for number in range(2, 9999))
+        name = next(each for each in (*wanted, *numbered) if each not in used)
+        used.add(name)
+        return name
+
+    def stem(path: str | None) -> str:
+        parts = reversed(re.split(r"[/.]", _NO_STEM.sub("", path or "")))
+        return next((part for part in parts if clean(part) not in _VAGUE), "")
+
+    for read in (*steps.sources, *steps.references):
+        assert read.read is not None
+        path = flow.text_of(read.read.location, read.statement.scope)
+        steps.names[read] = free(*read.names, stem(path))
+    for stage in steps.stages:
+        value, base = stage.value, steps.names[stage.reads[0]].removesuffix("_rows")
+        stems = [stem(each.path) for each in flow.writes if each.value is value]
+        others = [f"{each}_rows" for each in (*stems, base) if each]
+        steps.names[value] = free(value.name, *value.names, value.function, *others)
+    for write in flow.writes:
+        steps.names[write] = free(stem(write.path), f"{steps.names[write.value]}_out")
+
+
+def clean(name: str) -> str:
+    """Return a name of a step: lower case letters, digits and ``_``."""
+    text = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:50]
+    text = re.sub(r"^[0-9_]+", "", text)
+    return f"{text}_" if iskeyword(text) else text
