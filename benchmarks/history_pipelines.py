@@ -24,7 +24,7 @@ def pipeline(number: int) -> Pipeline:
     def cleaned(orders: Any) -> Any:
         return orders
 
-    @flow.stage(reads="cleaned", whole=shape == 3)
+    @flow.stage(reads="cleaned", anchors="merged_by_hand" if shape == 3 else "carried")
     def priced(cleaned: Any) -> Any:
         return cleaned
 

@@ -108,7 +108,7 @@ def failing(poisoned: bool) -> Pipeline:
     source = jobs.flights.pipeline.step("departures")
     pipeline = Pipeline("failing", max_replays=3).with_steps([source])
 
-    @pipeline.stage(reads="departures")
+    @pipeline.stage(reads="departures", anchors="by_hand")
     def check(departures: DataFrame) -> DataFrame:
         bad = F.pmod(F.xxhash64("_anchor.root"), F.lit(100)) == 0
         return departures.withColumn("_failed", F.when(F.lit(poisoned) & bad, "poisoned"))

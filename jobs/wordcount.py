@@ -17,9 +17,9 @@ pipeline.source(
 
 @pipeline.stage(reads="sentences")
 def split(sentences: DataFrame) -> DataFrame:
-    """One row a word, anchored to its sentence; a sentence without a word fails, by name."""
+    """Return one row a word. A sentence without a word fails, by name."""
     words = F.array_remove(F.split(F.lower("sentence"), r"[^\p{L}\p{N}']+"), "")
-    return sentences.select(F.explode(words).alias("word"), "_anchor")
+    return sentences.withColumn("word", F.explode(words)).drop("sentence")
 
 
 @pipeline.stateful_stage(reads="split")

@@ -87,13 +87,20 @@ class InputError(LedgerError):
 
 
 class StageError(LedgerError):
-    """A stage's function broke its contract, for example by dropping the anchor column."""
+    """A stage's function broke its contract, for example with rows that come from no record."""
 
 
 class CarryError(LedgerError):
-    """The records of a plan's rows cannot be followed through one of its operations."""
+    """The records of a plan's rows cannot be followed through one of its operations.
+
+    ``anchors``: the option by which a stage may do it by hand; empty: by none.
+    """
 
     permanent = True
+
+    def __init__(self, message: str, anchors: str = ""):
+        super().__init__(message)
+        self.anchors = anchors
 
 
 class FencedError(LedgerError):

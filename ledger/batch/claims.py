@@ -282,7 +282,7 @@ def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospe
     values: dict[str, Any] = {"start": ahead.start, "number": ahead.number}
     if ahead.released_by is not None:
         return scope.claim(end=ahead.end, records=ahead.records, **values)
-    takes_all = step.incremental and pipeline.graph.is_whole
+    takes_all = step.incremental and pipeline.graph.is_whole  # as far as it is known
     try:
         claim = step.source.latest(scope, ahead.start, None if takes_all else prospect.room)
     except Exception as exc:

@@ -17,10 +17,11 @@ from ledger.batch.replays import (
     claim_messages,
 )
 from ledger.batch.step_runs import require_step
+from ledger.core.declared_steps import DeclaredStep, whole_stages
 from ledger.core.probes import reached
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchKind, BatchStatus, Guarantee
-from ledger.errors import InputError, NotReadyError
+from ledger.errors import DeclarationError, InputError, NotReadyError
 from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
@@ -49,6 +50,8 @@ def open_batch(
     batches includes the batch to replace; NotReadyError if the batch to replace is not decided;
     DeclarationError if a sink cannot give the guarantee.
     """
+    steps = database.transact(lambda c: batches.latest_steps(c, pipeline.name))
+    pipeline = _with_whole_of(pipeline, steps)
     promise = guarantee or pipeline.guarantee or settings.guarantee
     pipeline.check_guarantee(promise)
     incremental = [step.name for step in pipeline.sources() if step.incremental]
@@ -93,6 +96,18 @@ def open_batch(
     return claims.until_accepted(attempt)
 
 
+def _with_whole_of(pipeline: Pipeline, steps: Sequence[DeclaredStep]) -> Pipeline:
+    """Return the pipeline with the whole stages of its last batch. If it cannot have them any more,
+    they are left out: its functions may have changed, and a run reads their plans.
+    """
+    later = pipeline.with_whole(whole_stages(steps))
+    try:
+        later.steps()
+    except DeclarationError:
+        return pipeline
+    return later
+
+
 def open_replay(
     database: Database,
     settings: Settings,
@@ -128,7 +143,8 @@ def open_replay(
         if selection.quarantined or selection.accepted:
             state_guards.check_quarantined(connection, pipeline, original)
         interval = Interval(original.interval_start, original.interval_end, original.params)
-        values = _values(pipeline, pipeline_id, key, interval)
+        replayed = pipeline.with_whole(whole_stages(original.topology))
+        values = _values(replayed, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
         values |= {"guarantee": original.guarantee.value, "publish": original.publish.value}
         claimed = claims.replay_claims(settings, pipeline, _opening(values))

@@ -8,6 +8,7 @@ from ledger.batch import claims
 from ledger.batch.advice.batches import reprocess
 from ledger.batch.records.filters import require_names
 from ledger.core.commands import REASON, ackledger
+from ledger.core.declared_steps import whole_stages
 from ledger.core.probes import reached
 from ledger.core.redaction import is_masked
 from ledger.core.states import BatchKind, BatchStatus
@@ -50,7 +51,7 @@ def check_replayable(
             raise NotReadyError(
                 f"batch {original_id} is being replaced by batch {other}: nothing of it is replayed"
             )
-        if pipeline.graph.is_whole:
+        if original.is_whole:
             raise NotReadyError(
                 f"batch {original_id} is being replayed by batch {other}, and a batch of a pipeline"
                 " with a whole stage has one replay at a time: let that one settle first"
@@ -90,7 +91,7 @@ def _check_whole(original: Batch, pipeline: Pipeline) -> None:
     would take the whole batch and its sources have changed.
     """
     again = "declare the pipeline as it was, or reprocess the interval"
-    now = pipeline.graph.is_whole
+    now = pipeline.with_whole(whole_stages(original.topology)).graph.is_whole
     if now != original.is_whole:
         shown = ["a whole stage" if each else "no whole stage" for each in (original.is_whole, now)]
         raise InputError(
@@ -128,7 +129,7 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
         step = pipeline.source_named(name)
         if step.source.not_reread is not None:
             why = step.source.not_reread
-        elif pipeline.graph.is_whole:
+        elif replay.is_whole:
             why = "a pipeline with a whole stage replays its whole batch"
         elif not step.key:
             why = "it has no key: declare it with key=(...), the columns that identify a record"

@@ -1,6 +1,6 @@
 """Steps as the ledger keeps them with each batch, also after their pipeline changes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -46,3 +46,11 @@ class DeclaredStep:
         """Return the step as the ledger's JSON, without fields that are None, False or empty."""
         values = vars(self).items()
         return {k: v for k, v in values if v is not None and v is not False and v != {}}
+
+
+def whole_stages(topology: Iterable[DeclaredStep]) -> set[str]:
+    """Return the whole stages of a batch's steps. A stage that reads one is left out: its batch is
+    replayed as a whole in any case.
+    """
+    merging = {step.name: step for step in topology if step.merges}
+    return {name for name, step in merging.items() if merging.keys().isdisjoint(step.reads)}

@@ -26,13 +26,16 @@ class Drop:
 
 @dataclass(frozen=True)
 class Mark:
-    """Rows of ``frame``, with their ``_anchor``, that are marked as dropped, acked or failed for a
+    """Rows of ``frame`` that are marked as dropped, acked or failed for a
     reason.
+
+    ``is_own``: the reason is the library's, and has no value of a record.
     """
 
     kind: Literal["dropped", "acked", "failed"]
     frame: "DataFrame"
     reason: str
+    is_own: bool = False
 
 
 @overload

@@ -58,9 +58,12 @@ class Anchors:
 
 
 class Form(Protocol):
-    """Columns by which a row names several records; they end in ``names``."""
+    """Columns by which a row names several records; they end in ``names``. ``id_type``: the type of
+    a record's id, in SQL.
+    """
 
     names: tuple[str, ...]
+    id_type: str
 
     def none(self) -> list[Column]:
         """Return the columns of a row without a record."""
@@ -90,6 +93,7 @@ class Lists:
     """
 
     names: tuple[str, ...] = ("ids",)
+    id_type = "bigint"
 
     def none(self) -> list[Column]:
         return [_no_ids()]
@@ -118,6 +122,37 @@ class Lists:
         return [F.coalesce(columns[0], _no_ids())]
 
 
+@dataclass
+class RowLists:
+    """A list of ids that are structs, such as a stage's rows of its inputs. A list may have an id
+    twice, because Spark compares each struct of a list with each other to find out.
+    """
+
+    id_type: str
+    names: tuple[str, ...] = ("ids",)
+
+    def none(self) -> list[Column]:
+        return [F.array().cast(f"array<{self.id_type}>")]
+
+    def of_one(self, record_id: Column) -> list[Column]:
+        return [F.when(record_id.isNotNull(), F.array(record_id))]
+
+    def of_two(self, left: Column, right: Column) -> list[Column]:
+        return self.merged([self.of_one(left), self.of_one(right)])
+
+    def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
+        return [F.concat(*(self.finished(part)[0] for part in parts))]
+
+    def collected_ids(self, record_id: Column) -> list[Column]:
+        return [F.collect_list(record_id)]
+
+    def collected(self, columns: Sequence[Column]) -> list[Column]:
+        return [F.flatten(F.collect_set(columns[0]))]
+
+    def finished(self, columns: Sequence[Column]) -> list[Column]:
+        return [F.coalesce(columns[0], *self.none())]
+
+
 class Numbers:
     """Count, XOR and sum of the records' hashes, of type bigint.
 
@@ -127,6 +162,7 @@ class Numbers:
     """
 
     names: tuple[str, ...] = ("records", "xor", "sum")
+    id_type = "bigint"
 
     def none(self) -> list[Column]:
         return [F.lit(0).cast("bigint")] * 3

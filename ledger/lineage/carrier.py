@@ -10,14 +10,17 @@ from ledger.errors import CarryError
 from ledger.lineage.anchors import AnchorPart, Anchors, Form
 from ledger.lineage.catalyst import Catalyst, Expression, Node
 from ledger.lineage.nodes import (
-    CONSULTING_JOINS,
+    GATHERING,
     JOINS,
     LEAVES,
+    OF_PLACES,
     PASSED,
     REFUSED,
+    ROWS_ALONE,
     RULED,
-    WORDS,
+    right_side,
     simple_name,
+    subquery_in,
 )
 
 STREAMING = "a streaming frame cannot be followed: read its source as a batch"
@@ -30,11 +33,14 @@ Carried = tuple[Node, Anchors | None]
 
 
 @dataclass(frozen=True)
-class Consulted:
-    """A tracked input that decides which rows are kept and has no row of its own in the output."""
+class Operation:
+    """An operation of the user, in words, and its line as ``file:line``."""
 
-    operation: str
+    words: str
     place: str
+
+    def __str__(self) -> str:
+        return f"{self.words} at {self.place}"
 
 
 @dataclass
@@ -43,20 +49,29 @@ class Carrier:
 
     ``input_of``: returns the plan of an input's node with the columns that name its records, or
     None for any other node. ``place``: returns the user's line that made a node. ``form``: the form
-    of rows of several records. ``consulted`` grows with each rewritten plan.
+    of rows of several records.
+
+    Grow with each rewritten plan: ``consulted``, the operations by which a tracked input decides
+    which rows are kept, without a row of its own; ``gathering``, those whose rows depend on which
+    other rows there are.
     """
 
     catalyst: Catalyst
     form: Form
     input_of: Callable[[Node], Carried | None]
     place: Callable[[Node], str]
-    consulted: list[Consulted] = field(default_factory=list)
+    consulted: list[Operation] = field(default_factory=list)
+    gathering: list[Operation] = field(default_factory=list)
     _definitions: dict[int, Anchors | None] = field(default_factory=dict)
     _checked: set[str] = field(default_factory=set)
 
-    def carry(self, frame: DataFrame, names: Sequence[str]) -> DataFrame | None:
+    def carry(
+        self, frame: DataFrame, names: Sequence[str], *, id_alone: bool = False
+    ) -> DataFrame | None:
         """Return the frame with its records as columns ``names`` after its own, or None if its plan
         has no input. Raises CarryError for an operation without a rule.
+
+        ``id_alone``: if each row has at most one record, the column is its id, and no list.
         """
         plan = self.catalyst.analyzed(frame)
         self.require_batch(plan)
@@ -67,8 +82,11 @@ class Carrier:
         if anchors is None:
             return None
         self._require_same_columns(plan, node)
-        several = self.form.finished(self._several(anchors))
-        node, _ = self.catalyst.projected(node, self.catalyst.output(plan), several)
+        if id_alone and anchors.is_id:
+            columns = [self.catalyst.column(anchors.attributes[0])]
+        else:
+            columns = self.form.finished(self._several(anchors))
+        node, _ = self.catalyst.projected(node, self.catalyst.output(plan), columns)
         carried = self.catalyst.frame(node)
         own = carried.schema.names[-len(names) :]
         for hidden, name in zip(own, names, strict=True):
@@ -108,7 +126,7 @@ class Carrier:
             return tracked_input
         name = simple_name(node)
         if any(map(self.is_tracked, self.catalyst.subqueries(node))):
-            self._consult(node, f"a subquery in {WORDS.get(name, name)}")
+            self._consult(node, subquery_in(node))
         if name == "WithCTE":
             return self._with_cte(node)
         if name == "CTERelationRef":
@@ -124,6 +142,12 @@ class Carrier:
         nodes = [plan for plan, _ in done]
         anchors = [each for _, each in done]
         self._require_known(node, name)
+        if name in GATHERING:
+            self._gather(node, GATHERING[name])
+        expressions = str(node.expressions().mkString(", ")) if name == "Project" else ""
+        for function in OF_PLACES:
+            if function in expressions:
+                self._gather(node, function.lower())
         if name in RULED:
             rule: Callable[..., Carried] = getattr(self, f"_{name.lower()}")
             return rule(node, nodes, anchors)
@@ -158,13 +182,20 @@ class Carrier:
     def _refusal(self, node: Node, name: str) -> CarryError:
         operation, advice = REFUSED.get(name, (name, "write it with other operations"))
         return CarryError(
-            f"{self.place(node)}: rows cannot be followed through {operation}: {advice}"
+            f"{self.place(node)}: rows cannot be followed through {operation}: {advice}",
+            "by_hand" if name in ROWS_ALONE else "merged_by_hand",
         )
 
-    def _consult(self, node: Node, operation: str) -> None:
-        consulted = Consulted(operation, self.place(node))
-        if consulted not in self.consulted:
-            self.consulted.append(consulted)
+    def _consult(self, node: Node, words: str) -> None:
+        operation = Operation(words, self.place(node))
+        if operation not in self.consulted:
+            self.consulted.append(operation)
+        self._gather(node, words)
+
+    def _gather(self, node: Node, words: str) -> None:
+        operation = Operation(words, self.place(node))
+        if operation not in self.gathering:
+            self.gathering.append(operation)
 
     def _several(self, anchors: Anchors | None) -> list[Column]:
         """Return the columns of a row in the form of several records."""
@@ -189,9 +220,10 @@ class Carrier:
 
     def _join(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
         kind = node.joinType().toString()
-        if kind in CONSULTING_JOINS:
+        consulted = right_side(node)
+        if consulted is not None:
             if anchors[1]:
-                self._consult(node, f"the right side of {CONSULTING_JOINS[kind]}")
+                self._consult(node, consulted)
             if anchors[0] is None:
                 return node, None
             # The right side stays as it was: its own columns are all that the condition needs.
@@ -200,6 +232,8 @@ class Carrier:
         if kind not in JOINS:
             raise self._refusal(node, f"{kind} join")
         join = self.catalyst.with_children(node, nodes)
+        if all(anchors):
+            self._gather(node, "a join")
         parts = tuple(part for each in anchors if each for part in each.parts)
         return join, Anchors(parts)
 
@@ -211,7 +245,7 @@ class Carrier:
             if not is_id:
                 columns = self._several(each)
             elif each is None:
-                columns = [F.lit(None).cast("bigint")]
+                columns = [F.lit(None).cast(self.form.id_type)]
             else:
                 columns = [self.catalyst.column(each.attributes[0])]
             sides.append(self.catalyst.projected(side, output, columns))
@@ -285,7 +319,7 @@ class Carrier:
     def _except(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
         self._refuse_all(node, "exceptAll")
         if anchors[1]:
-            self._consult(node, "the right side of EXCEPT")
+            self._consult(node, right_side(node) or "")
         if anchors[0] is None:
             return node, None
         return self._set_operation(node, nodes[0], anchors[0], "left_anti")
@@ -318,7 +352,8 @@ class Carrier:
         if node.isAll():
             raise CarryError(
                 f"{self.place(node)}: rows cannot be followed through {operation}: number the "
-                "equal rows with row_number(), and use a set operation without ALL"
+                "equal rows with row_number(), and use a set operation without ALL",
+                "merged_by_hand",
             )
 
     def _with_cte(self, node: Node) -> Carried:

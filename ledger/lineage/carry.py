@@ -1,6 +1,7 @@
 """Call a function of frames, and return its output with the input records of each row."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,10 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.core.column_names import ANCHOR
 from ledger.errors import CarryError
-from ledger.lineage.anchors import LISTS, Anchors, Form
-from ledger.lineage.carrier import Carried, Carrier, Consulted
+from ledger.lineage.anchors import LISTS, AnchorPart, Anchors, Form
+from ledger.lineage.carrier import Carried, Carrier, Operation
 from ledger.lineage.catalyst import OWN_PREFIX, Catalyst, Node
-from ledger.lineage.nodes import simple_name
+from ledger.lineage.nodes import right_side, simple_name, subquery_in
 from ledger.lineage.sites import Sites
 
 _INPUT = f"{OWN_PREFIX}input_"
@@ -23,12 +24,13 @@ class CarriedResult:
     """The output of a function with its records.
 
     ``bare``: the function's output. ``carried``: the same rows with their records, in one column of
-    lists (``_anchor``, array<bigint>). ``consulted``: inputs that only decide which rows are kept.
+    lists (``_anchor``, array<bigint>). ``consulted``: the operations by which an input only decides
+    which rows are kept.
     """
 
     bare: DataFrame
     carried: DataFrame
-    consulted: Sequence[Consulted]
+    consulted: Sequence[Operation]
 
 
 def carry(
@@ -47,82 +49,152 @@ def carry(
     reaches no part of it.
     """
     require_classic(function, inputs)
-    spark = inputs[0].sparkSession
-    catalyst, sites = Catalyst(spark), Sites()
-    marked = _Marked(catalyst, id_column)
-    with sites.watching():
-        bare = function(*map(marked.without_id, inputs, range(len(inputs))), **(arguments or {}))
-    require_frame(function, bare, spark)
-    carrier = Carrier(catalyst, form, marked.input_of, lambda node: sites.place(catalyst, node))
+    named = {f"input {number}": frame for number, frame in enumerate(inputs, 1)}
+    following = Following(_name(function), named, form, id_column)
+    with following.watching():
+        bare = function(*following.bare, **(arguments or {}))
+    require_frame(function, bare, following.spark)
     names = [ANCHOR] if len(form.names) == 1 else [f"{ANCHOR}_{name}" for name in form.names]
-    taken = [name for name in bare.columns if name.lower() in names]
-    if taken:
-        raise CarryError(f"{_name(function)} returns a column {taken[0]!r}: rename it")
-    carried = carrier.carry(bare, names)
-    missing = set(range(len(inputs))) - marked.inputs_in(catalyst.analyzed(bare))
-    if missing:
-        at = min(missing)
+    carried = following.carried(bare, names)
+    following.require_inputs([bare])
+    return CarriedResult(bare, carried, tuple(following.carrier.consulted))
+
+
+class Following:
+    """Follows the rows of a function's inputs to the frames that it returns.
+
+    ``function``: its name, for messages. ``inputs``: by name, with a column ``id_column`` that
+    names the record of each row, or in a list its records. ``form``: of rows of several records.
+
+    ``bare``: the frames that the function gets. ``carrier``: has the operations of all frames that
+    were ``carried``.
+    """
+
+    def __init__(
+        self, function: str, inputs: Mapping[str, DataFrame], form: Form, id_column: str = ANCHOR
+    ):
+        self.spark = next(iter(inputs.values())).sparkSession
+        self._function, self._inputs, self._id_column = function, inputs, id_column
+        self._catalyst, self._sites = Catalyst(self.spark), Sites()
+        self.carrier = Carrier(self._catalyst, form, self._input_of, self._place)
+        self.bare = [self._without_id(name, number) for number, name in enumerate(inputs)]
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Return the block in which the function is called: lines that make frames are noted."""
+        return self._sites.watching()
+
+    def carried(
+        self, frame: DataFrame, names: Sequence[str], *, id_alone: bool = False
+    ) -> DataFrame:
+        """Return a frame of the inputs with its records, as ``Carrier.carry`` does. Raises
+        CarryError if none of its rows comes from an input.
+        """
+        taken = [name for name in frame.columns if name.lower() in names]
+        if taken:
+            raise CarryError(f"{self._function} returns a column {taken[0]!r}: rename it")
+        carried = self.carrier.carry(frame, names, id_alone=id_alone)
+        if carried is not None:
+            return carried
+        if not self._inputs_in([frame]):
+            self.require_inputs([frame])
         raise CarryError(
-            f"{_name(function)} does not use its input {at + 1} ({', '.join(inputs[at].columns)}), "
-            "or takes it out of the plan by collect(), toPandas(), rdd or checkpoint(): expected "
-            "each input in the plan of the result"
-        )
-    if carried is None:
-        raise CarryError(
-            f"no row of the result of {_name(function)} comes from an input: "
+            f"no row of the result of {self._function} comes from an input: "
             "its inputs only decide which rows are kept"
         )
-    return CarriedResult(bare, carried, tuple(carrier.consulted))
 
+    def require_inputs(self, frames: Sequence[DataFrame]) -> None:
+        """Raise CarryError unless each input is in the plan of one of these frames."""
+        uses = self._inputs_in(frames)
+        for number, (name, rows) in enumerate(self._inputs.items()):
+            if number not in uses:
+                columns = ", ".join(each for each in rows.columns if each != self._id_column)
+                raise CarryError(
+                    f"{self._function} does not use its {name} ({columns}), "
+                    "or takes it out of the plan by collect(), toPandas(), rdd or checkpoint(): "
+                    "expected each input in the plan of the result"
+                )
 
-@dataclass
-class _Marked:
-    """Inputs marked in a plan by an alias of their own."""
+    def only_consulted(self, frames: Sequence[DataFrame]) -> dict[int, Operation]:
+        """Return the inputs, by number, that only decide which rows of the frames are kept, and the
+        operation by which each does."""
+        uses = self._inputs_in(frames)
+        return {number: by for number, by in uses.items() if by is not None}
 
-    catalyst: Catalyst
-    id_column: str
+    def _inputs_in(self, frames: Sequence[DataFrame]) -> dict[int, Operation | None]:
+        """Return the inputs in the plans of frames, by number, and the operation that consults one
+        of which no row is followed."""
+        uses: dict[int, Operation | None] = {}
+        for frame in frames:
+            for number, by in self._uses(self._catalyst.analyzed(frame), None, {}):
+                uses[number] = None if number in uses and uses[number] is None else by
+        return uses
 
-    def without_id(self, frame: DataFrame, index: int) -> DataFrame:
-        """Return the frame that the function gets."""
-        folded = [name.lower() for name in frame.columns]
-        twice = sorted({name for name in frame.columns if folded.count(name.lower()) > 1})
+    def _uses(
+        self, node: Node, by: Operation | None, definitions: dict[int, Node]
+    ) -> Iterator[tuple[int, Operation | None]]:
+        """Yield the inputs below a node that ``by`` consults (None: none does)."""
+        number, name = self._number(node), simple_name(node)
+        if number is not None:
+            yield number, by
+            return
+        children = self._catalyst.children(node)
+        if name == "WithCTE":
+            *defined, main = children
+            definitions |= {each.id(): each.child() for each in defined}
+            children = [main]
+        elif name == "CTERelationRef":
+            children = [definitions[node.cteId()]] if node.cteId() in definitions else []
+        right = right_side(node)
+        if right is not None:
+            consulting = by or Operation(right, self._place(node))
+            yield from self._uses(children.pop(), consulting, definitions)
+        for child in children:
+            yield from self._uses(child, by, definitions)
+        for plan in self._catalyst.subqueries(node):
+            consulting = by or Operation(subquery_in(node), self._place(node))
+            yield from self._uses(plan, consulting, definitions)
+
+    def _without_id(self, name: str, number: int) -> DataFrame:
+        """Return the frame that the function gets for an input: an alias marks it in plans."""
+        frame = self._inputs[name]
+        folded = [column.lower() for column in frame.columns]
+        twice = sorted({each for each in frame.columns if folded.count(each.lower()) > 1})
         if twice:
-            raise CarryError(f"input {index + 1} has columns {twice}, which are equal: rename one")
-        if self.id_column not in frame.columns:
+            raise CarryError(f"{name} has columns {twice}, which are equal: rename one")
+        if self._id_column not in frame.columns:
             raise CarryError(
-                f"input {index + 1} has no column {self.id_column!r}: expected the id of each "
+                f"{name} has no column {self._id_column!r}: expected the id of each "
                 f"record. It has {', '.join(frame.columns)}"
             )
-        names = [f"`{name.replace('`', '``')}`" for name in frame.columns if name != self.id_column]
-        return frame.select(*names).alias(f"{_INPUT}{index}")
+        own = [each for each in frame.columns if each != self._id_column]
+        quoted = [f"`{each.replace('`', '``')}`" for each in own]
+        return frame.select(*quoted).alias(f"{_INPUT}{number}")
 
-    def input_of(self, node: Node) -> Carried | None:
-        """Return a marked input with its id after its columns; None for any other node."""
-        if self._index(node) is None:
+    def _input_of(self, node: Node) -> Carried | None:
+        """Return a marked input with its ids after its columns; None for any other node."""
+        if self._number(node) is None:
             return None
-        project = self.catalyst.children(node)[0]
+        project = self._catalyst.children(node)[0]
         child = project.child()
-        record_id = next(
+        ids = next(
             attribute
-            for attribute in self.catalyst.output(child)
-            if attribute.name() == self.id_column
+            for attribute in self._catalyst.output(child)
+            if attribute.name() == self._id_column
         )
-        columns = [*self.catalyst.items(project.projectList()), record_id]
-        inner = self.catalyst.rebuilt(project, projectList=columns)
-        return self.catalyst.with_children(node, [inner]), Anchors.of_id(record_id)
+        # Under a new expression id each time: the sides of a self-join have different ones.
+        visible = self._catalyst.items(project.projectList())
+        inner, own = self._catalyst.projected(child, visible, [self._catalyst.column(ids)])
+        is_list = ids.dataType().typeName() == "array"
+        anchors = Anchors((AnchorPart(not is_list, tuple(own)),))
+        return self._catalyst.with_children(node, [inner]), anchors
 
-    def inputs_in(self, node: Node) -> set[int]:
-        """Return the inputs in a plan and in its subqueries, by their index."""
-        index = self._index(node)
-        if index is not None:
-            return {index}
-        below = [*self.catalyst.children(node), *self.catalyst.subqueries(node)]
-        return set().union(*map(self.inputs_in, below))
-
-    def _index(self, node: Node) -> int | None:
+    def _number(self, node: Node) -> int | None:
         if simple_name(node) != "SubqueryAlias" or not node.alias().startswith(_INPUT):
             return None
         return int(node.alias().removeprefix(_INPUT))
+
+    def _place(self, node: Node) -> str:
+        return self._sites.place(self._catalyst, node)
 
 
 def require_classic(function: Callable[..., Any], inputs: Sequence[DataFrame]) -> None:
@@ -132,7 +204,7 @@ def require_classic(function: Callable[..., Any], inputs: Sequence[DataFrame]) -
             raise CarryError(
                 f"input {index} of {_name(function)} is a {type(frame).__module__}."
                 f"{type(frame).__qualname__}: expected a DataFrame of a classic Spark session. On "
-                "Spark Connect anchors are written by hand"
+                "Spark Connect no plan can be rewritten"
             )
 
 

@@ -89,6 +89,21 @@ LEAVES = frozenset(
 )
 JOINS = frozenset({"Cross", "Inner", "LeftOuter", "RightOuter", "FullOuter"})
 CONSULTING_JOINS = {"LeftSemi": "a semi join", "LeftAnti": "an anti join"}
+# Operations whose rows depend on which other rows there are, in users' words.
+GATHERING = {
+    "Aggregate": "groupBy",
+    "AttachDistributedSequence": "a sequence",
+    "Deduplicate": "dropDuplicates",
+    "Distinct": "distinct",
+    "Except": "subtract",
+    "GlobalLimit": "limit",
+    "Intersect": "intersect",
+    "Offset": "offset",
+    "Sample": "sample",
+    "Window": "a window",
+}
+# Functions whose values depend on where a row lies.
+OF_PLACES = ("monotonically_increasing_id()", "SPARK_PARTITION_ID()")
 # Users' words for nodes that have subqueries.
 WORDS = {"Aggregate": "a groupBy", "Filter": "a where", "Join": "a join", "Project": "a select"}
 
@@ -114,6 +129,17 @@ REFUSED: dict[str, tuple[str, str]] = {
     "UnionLoop": ("a recursive CTE", "write its levels as joins"),
     "UnionLoopRef": ("a recursive CTE", "write its levels as joins"),
 }
+# Refused operations that take each row by itself.
+ROWS_ALONE = frozenset(
+    {
+        "DeserializeToObject",
+        "MapInArrow",
+        "MapInPandas",
+        "PythonMapInArrow",
+        "ScriptTransformation",
+        "SerializeFromObject",
+    }
+)
 
 
 def simple_name(node: object) -> str:
@@ -136,6 +162,20 @@ def asked_once(answer: Callable[..., Any]) -> Callable[..., Any]:
         return answers[name]
 
     return answered
+
+
+def right_side(node: Any) -> str | None:
+    """Return the right side of a node, in words, if it only decides which rows of the left side are
+    kept."""
+    if simple_name(node) == "Except":
+        return "the right side of EXCEPT"
+    kind = node.joinType().toString() if simple_name(node) == "Join" else None
+    return f"the right side of {CONSULTING_JOINS[kind]}" if kind in CONSULTING_JOINS else None
+
+
+def subquery_in(node: Any) -> str:
+    """Return a subquery in an expression of a node, in words."""
+    return f"a subquery in {WORDS.get(simple_name(node), simple_name(node))}"
 
 
 @asked_once

@@ -1,5 +1,5 @@
-"""Combine anchors in a whole stage, where ``_anchor`` is a list: the records that a row comes
-from.
+"""Combine anchors in a stage with ``anchors="merged_by_hand"``, where ``_anchor`` is a list: the
+records that a row comes from.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ _NAME = "_anchor"
 
 def merge_anchors(*anchors: "Column | str") -> "Column":
     """``_anchor`` of a row that comes from several: of a join, ``merge_anchors("o._anchor",
-    "c._anchor")``.
+    "c._anchor")``. For stages with ``anchors="merged_by_hand"``.
 
     Columns or their names; null, as an outer join leaves it, counts as none. A record that is in
     several of them counts once.
@@ -26,7 +26,9 @@ def merge_anchors(*anchors: "Column | str") -> "Column":
 
 
 def collect_anchors(anchor: "Column | str" = _NAME) -> "Column":
-    """``_anchor`` of a group, as an aggregate: all records that its rows come from."""
+    """``_anchor`` of a group, as an aggregate: all records that its rows come from. For stages with
+    ``anchors="merged_by_hand"``.
+    """
     from pyspark.sql import functions as F
 
     return F.flatten(F.collect_list(anchor)).alias(_NAME)

@@ -95,7 +95,7 @@ OF_GRAPH = (
         Step,
         _lost_anchor,
         "{what} reads {culprit!r}, which is not tracked any more, and all that it reads has to be:"
-        " keep the anchor up to it",
+        ' leave out acks="untracked" before it',
     ),
     Contradiction(
         SinkStep,
@@ -144,7 +144,7 @@ OF_EXACTLY_ONCE = (
         SinkStep,
         lambda graph, step: not graph.tracks(step.reads) and not graph.follows(step.name),
         "{what} reads {step.reads!r}, which is not tracked any more, so rows of failed records"
-        " could not be withheld: keep the anchor up to the sink, or declare the pipeline with"
-        ' guarantee="at_least_once"',
+        ' could not be withheld: leave out acks="untracked" before the sink, or declare the'
+        ' pipeline with guarantee="at_least_once"',
     ),
 )

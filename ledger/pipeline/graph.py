@@ -16,11 +16,15 @@ from ledger.sources.references import Reference
 
 @dataclass(frozen=True)
 class Graph:
-    """The declared steps and references of the pipeline ``name``."""
+    """The declared steps and references of the pipeline ``name``.
+
+    ``whole``: stages whose rows depend on which other rows there are, as their plans say.
+    """
 
     name: str
     steps: Mapping[str, Step]
     references: Mapping[str, Reference]
+    whole: frozenset[str] = frozenset()
 
     @cached_property
     def checked(self) -> tuple[Step, ...]:
@@ -85,15 +89,15 @@ class Graph:
         return self._tracked[self.step(name).name]
 
     def merges(self, name: str) -> bool:
-        """Whether a row of a step's output may be anchored to several records: downstream of a
-        whole stage.
+        """Whether a step is a whole stage or a stage downstream of one, where a row may be
+        anchored to several records.
         """
         return self._merging[self.step(name).name]
 
     @property
     def is_whole(self) -> bool:
         """Whether a replay takes the whole batch: a stage needs all rows of its input."""
-        return any(isinstance(step, StageStep) and step.whole for step in self.steps.values())
+        return any(map(self._is_whole, self.steps.values()))
 
     def sources(self, name: str) -> frozenset[str]:
         """The sources that a step goes back to."""
@@ -111,7 +115,14 @@ class Graph:
     @cached_property
     def _merging(self) -> dict[str, bool]:
         return self._derived(
-            lambda step, inputs: isinstance(step, StageStep) and (step.whole or any(inputs))
+            lambda step, inputs: (
+                isinstance(step, StageStep) and (self._is_whole(step) or any(inputs))
+            )
+        )
+
+    def _is_whole(self, step: Step) -> bool:
+        return step.name in self.whole or (
+            isinstance(step, StageStep) and step.anchors == "merged_by_hand"
         )
 
     @cached_property

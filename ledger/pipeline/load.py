@@ -56,6 +56,7 @@ def target_of(pipeline: Pipeline) -> str | None:
     """MODULE:NAME under which a pipeline was loaded, or can be; None if it is no global of its
     module, or no other process can import that.
     """
+    pipeline = pipeline.declared
     if pipeline in _LOADED:
         return _LOADED[pipeline]
     module = sys.modules.get(pipeline.module)

@@ -17,6 +17,7 @@ from ledger.pipeline.options import check_limits, option
 from ledger.pipeline.redacted import check_redacted, named_columns
 from ledger.pipeline.steps import (
     Acks,
+    AnchorsOf,
     Emits,
     Notice,
     SinkStep,
@@ -111,6 +112,8 @@ class Pipeline:
         self.redact = named_columns(name, redact)
         self.keep_seconds = None if keep is None else keep_seconds(f"pipeline {name!r}", keep)
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
+        self._whole = frozenset[str]()  # stages whose plans say so
+        self._declared: Pipeline | None = None
         self._graph: Graph | None = None  # as it was last asked for
         self._steps: dict[str, Step] = {}
         self._references: dict[str, Reference] = {}
@@ -168,31 +171,35 @@ class Pipeline:
         reads: str | Sequence[str],
         acks: Acks = "on_emit",
         emits: Emits = "any",
-        whole: bool = False,
+        anchors: AnchorsOf = "carried",
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
 
         It takes one frame for each input in ``reads``, in order, and, as keyword-only
-        parameters, references by name, and ``params``, a dict of the run's parameters. Several
-        inputs are for unions: each output row keeps the anchor of one. It returns a frame that
-        keeps ``_anchor``, or a tuple of it and marks: ``dropped(frame, reason)``,
-        ``failed(frame, reason)``, ``acked(frame)``. A ``_failed`` string on an output row fails
-        its record.
+        parameters, references by name, and ``params``, a dict of the run's parameters. It returns
+        a frame, or a tuple of it and marks: ``dropped(frame, reason)``, ``failed(frame, reason)``,
+        ``acked(frame)``. A ``_failed`` string on an output row fails its record.
 
-        - ``acks``: with ``on_emit`` a record counts as processed only if an output or a drop is
-          anchored to it; with ``explicit`` an ack counts as well, and all others fail as "not
-          acked by" the stage; with ``on_read`` every input counts once the stage has committed;
-          with ``untracked``, too, and tracking ends there: the output has no anchor.
+        The library carries through the plan of what it returns which records each row comes from.
+        A stage whose rows depend on which other rows there are, by a join of two inputs, a group,
+        ``distinct``, a window or ``limit``, is whole: a replay takes the whole batch. ``check``
+        says which stages are.
+
+        - ``acks``: with ``on_emit`` a record counts as processed only if an output or a drop comes
+          from it; with ``explicit`` an ack counts as well, and all others fail as "not acked by"
+          the stage; with ``on_read`` every input counts once the stage has committed; with
+          ``untracked``, too, and tracking ends there.
         - ``emits="one"``: a record with more than one output row for an input fails.
-        - ``whole=True``, for joins of tracked inputs, windows and totals: a row may come from
-          several records (``merge_anchors``, ``collect_anchors``), and a replay takes the whole
-          batch.
+        - ``anchors``: with ``by_hand`` the frames have a column ``_anchor``, which the function
+          returns as it came, for operations that cannot be carried; with ``merged_by_hand`` it is
+          a list, for functions that merge (``merge_anchors``) or collect (``collect_anchors``) it.
+          On a Spark Connect server all stages are by hand.
         """
 
         def declare(function: Function) -> Function:
-            step = stage_step(function, reads, acks=acks, emits=emits, whole=whole)
+            step = stage_step(function, reads, acks=acks, emits=emits, anchors=anchors)
             self._add(step)
-            if step.keeps_anchor and not whole:
+            if step.keeps_anchor and anchors == "by_hand":
                 warn_of_aggregates(step)
             return function
 
@@ -347,7 +354,7 @@ class Pipeline:
     def graph(self) -> Graph:
         """Its steps as a graph, made once: what is tracked, and which stages merge records."""
         if self._graph is None:
-            self._graph = Graph(self.name, {**self._steps}, {**self._references})
+            self._graph = Graph(self.name, {**self._steps}, {**self._references}, self._whole)
         return self._graph
 
     def with_steps(
@@ -361,6 +368,22 @@ class Pipeline:
         clone._references = dict(self._references if references is None else references)
         clone._graph = None
         return clone
+
+    def with_whole(self, stages: Iterable[str]) -> "Pipeline":
+        """A copy that knows which of its stages are whole: those of ``stages`` that it still has
+        and that carry anchors. Only their plans say so: a check or a batch reads them.
+        """
+        clone = copy(self)
+        clone._whole = frozenset(step.name for step in self.stages() if step.carries).intersection(
+            stages
+        )
+        clone._graph, clone._declared = None, self.declared
+        return clone
+
+    @property
+    def declared(self) -> "Pipeline":
+        """The pipeline that this is a copy of by ``with_whole``, or itself."""
+        return self._declared or self
 
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps up to the settlement that read ``name``, in the pipeline's order."""

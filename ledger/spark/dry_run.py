@@ -21,6 +21,7 @@ from ledger.core.column_names import ERROR, POSITION, ROOT, is_own
 from ledger.core.run_request import Interval
 from ledger.core.text import quantity
 from ledger.errors import LedgerError
+from ledger.lineage.carrier import Operation
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, StateStep, Step
 from ledger.settings import Settings
@@ -215,10 +216,23 @@ def _check_source(run: DryRun, step: SourceStep) -> str:
 def _check_stage(run: DryRun, step: StageStep) -> str:
     """Call a stage's function, and check that its output can be tracked."""
     inputs, arguments = named_inputs(run.empty_frames(step.inputs)), _keyword_arguments(run, step)
-    output = run.call(step, lambda: stage_output(run.pipeline, step, inputs, arguments))
+    gathering: Sequence[Operation] = ()
+
+    def output_rows() -> DataFrame:
+        nonlocal gathering
+        output = stage_output(run.pipeline, step, inputs, arguments)
+        gathering = output.gathering
+        return output.rows
+
+    output = run.call(step, output_rows)
     stored = no_rows(run.spark, output.schema)
     run.keep_columns(step.name, passed_on(stored.withColumn(POSITION, F.lit(0).cast("bigint"))))
-    return _returned(output)
+    if not gathering:
+        return _returned(output)
+    run.pipeline = run.pipeline.with_whole({*run.pipeline.graph.whole, step.name})
+    run.pipeline.steps()  # raises what cannot be in a pipeline with a whole stage
+    operations = ", ".join(map(str, gathering))
+    return f"{_returned(output)}; whole, by {operations}: a replay takes the whole batch"
 
 
 def _check_combine(run: DryRun, step: CombineStep) -> str:

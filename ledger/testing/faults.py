@@ -45,7 +45,7 @@ class Fault:
 
 def lose_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
     """Return the fault that a stage loses this share of its output rows, the same by seed."""
-    return _on_output(stage_name, lambda rows: rows.where(_share(seed) >= fraction))
+    return _on_output(stage_name, lambda rows: rows.where(_share(rows, seed) >= fraction))
 
 
 def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
@@ -57,7 +57,7 @@ def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
     """
 
     def twice(rows: DataFrame, *identity: str) -> DataFrame:
-        return rows.unionByName(rows.where(_share(seed, *identity) < fraction))
+        return rows.unionByName(rows.where(_share(rows, seed, *identity) < fraction))
 
     emitted = _on_output(step_name, twice)
 
@@ -119,9 +119,11 @@ def crash_at(point: str) -> Fault:
     return Fault(change=change, at=die)
 
 
-def _share(seed: int, *identity: str) -> Any:
-    """Return a number from 0 to 1 for each row, by its anchor or the columns ``identity``."""
-    names = identity or (ANCHOR,)
+def _share(rows: DataFrame, seed: int, *identity: str) -> Any:
+    """Return a number from 0 to 1 for each row, by the columns ``identity``, its anchor or else its
+    values."""
+    by_anchor = [F.col(ANCHOR)] if ANCHOR in rows.columns else [F.to_json(F.struct("*"))]
+    names = [*identity] or by_anchor
     return F.pmod(F.xxhash64(*names, F.lit(seed)), F.lit(1_000_000)) / 1_000_000
 
 

@@ -214,11 +214,11 @@ COMMENT ON FUNCTION root_state(bigint) IS
 CREATE TRIGGER batch_history BEFORE UPDATE ON batch FOR EACH ROW WHEN (
   OLD.status IN ('settled', 'superseded')
   AND (NEW.status NOT IN (OLD.status, 'superseded')
-       OR (NEW.opened_at, NEW.settled_at, NEW.roots, NEW.failed_roots, NEW.held_for, NEW.held_reason,
-           NEW.released)
+       OR (NEW.steps_version, NEW.opened_at, NEW.settled_at, NEW.roots, NEW.failed_roots,
+           NEW.held_for, NEW.held_reason, NEW.released)
           IS DISTINCT FROM
-          (OLD.opened_at, OLD.settled_at, OLD.roots, OLD.failed_roots, OLD.held_for, OLD.held_reason,
-           OLD.released))
+          (OLD.steps_version, OLD.opened_at, OLD.settled_at, OLD.roots, OLD.failed_roots,
+           OLD.held_for, OLD.held_reason, OLD.released))
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_rewriting();
 

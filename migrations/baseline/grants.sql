@@ -27,8 +27,8 @@ GRANT UPDATE (
   redact, keep
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
-  status, held_for, held_reason, opened_at, settled_at, roots, failed_roots, released, first_attempt,
-  followed_at, files_expired_at, files_removed_at
+  status, steps_version, held_for, held_reason, opened_at, settled_at, roots, failed_roots, released,
+  first_attempt, followed_at, files_expired_at, files_removed_at
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, unread_run_ids, input_rows, output_rows, failed_rows,

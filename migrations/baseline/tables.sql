@@ -111,7 +111,8 @@ COMMENT ON TABLE batch IS
 COMMENT ON COLUMN batch.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN batch.pipeline_id IS 'Pipeline that it is a run of.';
 COMMENT ON COLUMN batch.steps_version IS
-  'Which version of its pipeline''s steps it has: those declared when it was opened.';
+  'Which version of its pipeline''s steps it has: those declared when it was opened, with what its '
+  'runs found of them since.';
 COMMENT ON COLUMN batch.kind IS 'Original, or replay of one original.';
 COMMENT ON COLUMN batch.original_batch_id IS
   'The original that a replay belongs to; null for an original.';
@@ -185,7 +186,8 @@ COMMENT ON COLUMN declared_step.stateful IS
 COMMENT ON COLUMN declared_step.partial IS
   'Whether it is a combine that runs while records are failed, too, unless its batch holds.';
 COMMENT ON COLUMN declared_step.merges IS
-  'Whether its rows may be anchored to several records, so that its batch is replayed as a whole.';
+  'Whether it is a whole stage, whose rows depend on which other rows there are, or reads one: its '
+  'batch is replayed as a whole.';
 COMMENT ON COLUMN declared_step.notice IS
   'Whether it is a source that is notified of what became of its messages.';
 COMMENT ON COLUMN declared_step.incremental IS
@@ -203,7 +205,8 @@ SELECT b.batch_id, s.number, s.declaration, s.name, s.kind, s.after, s.stateful,
 FROM batch b
 JOIN declared_step s ON s.pipeline_id = b.pipeline_id AND s.version = b.steps_version;
 COMMENT ON VIEW batch_step IS
-  'The steps of each batch, as its pipeline declared them when it was opened.';
+  'The steps of each batch, as its pipeline declared them when it was opened, with what its runs '
+  'found since.';
 COMMENT ON COLUMN batch_step.batch_id IS 'Batch that has the step.';
 COMMENT ON COLUMN batch_step.number IS 'Its place among the steps, from 1.';
 COMMENT ON COLUMN batch_step.declaration IS
@@ -216,7 +219,8 @@ COMMENT ON COLUMN batch_step.stateful IS
 COMMENT ON COLUMN batch_step.partial IS
   'Whether it is a combine that runs while records are failed, too, unless its batch holds.';
 COMMENT ON COLUMN batch_step.merges IS
-  'Whether its rows may be anchored to several records, so that its batch is replayed as a whole.';
+  'Whether it is a whole stage, whose rows depend on which other rows there are, or reads one: its '
+  'batch is replayed as a whole.';
 COMMENT ON COLUMN batch_step.notice IS
   'Whether it is a source that is notified of what became of its messages.';
 COMMENT ON COLUMN batch_step.incremental IS

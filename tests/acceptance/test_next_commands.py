@@ -55,7 +55,7 @@ def valid(orders):
 
 @pipeline.stage(reads="valid")
 def priced(valid, *, prices):
-    return valid.join(prices, "item").select("id", "item", "qty", "cents", "_anchor")
+    return valid.join(prices, "item").select("id", "item", "qty", "cents")
 
 pipeline.sink("table", SqliteSink("table.db", "sold"), reads="priced")
 

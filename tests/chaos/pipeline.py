@@ -30,7 +30,7 @@ def lines(orders: DataFrame) -> DataFrame:
     numbers = F.sequence(F.lit(1).cast("bigint"), F.col("lines").cast("bigint"))
     result = orders.withColumn("line", F.explode(numbers))
     cents = (F.col("cents") + F.col("line")).alias("cents")
-    return result.select("id", "day", "line", cents, "region", "poison", "_anchor")
+    return result.select("id", "day", "line", cents, "region", "poison")
 
 
 @pipeline.record_stage(reads="lines", schema=LINE)

@@ -292,7 +292,7 @@ def test_what_is_allowed_loses_nothing_unseen(spark):
         return stage
 
     for number, kind in enumerate(kinds):
-        pipeline.stage(reads="orders")(losing(number, kind))
+        pipeline.stage(reads="orders", anchors="by_hand")(losing(number, kind))
         pipeline.sink(f"{kind.__name__}_out", ParquetSink(kind.__name__), reads=kind.__name__)
     rows = [{"id": id, "v": "x", "n": id} for id in range(5)]
     batch = testing.run_batch(pipeline, {"orders": rows}, spark=spark)
@@ -316,7 +316,7 @@ def declared(function, **options):
     pipeline = Pipeline("orders", guarantee="at_least_once")
     pipeline.source("orders", FileSource("orders.csv", schema="id INT, v STRING, n INT"))
 
-    @pipeline.stage(reads="orders", **options)
+    @pipeline.stage(reads="orders", **{"anchors": "by_hand", **options})
     def changed(orders):
         orders.createOrReplaceTempView("orders")
         return function(orders) if callable(function) else orders.sparkSession.sql(function)
@@ -340,7 +340,7 @@ def of_groups(frame):
 COLLECTED = "SELECT id, collect_anchors(_anchor) AS _anchor FROM orders GROUP BY id"
 JOINED_TO = "FROM orders AS o LEFT JOIN"
 JOINED = f"{JOINED_TO} orders AS p ON o.id = p.id"
-WHOLE = {"whole": True}
+WHOLE = {"anchors": "merged_by_hand"}
 ENDS = {"acks": "untracked"}
 REFUSED = [
     (lambda t: t.dropDuplicates(), {}, r"compares '_anchor'.* dropped\(rows, \"duplicate\"\)"),
@@ -359,25 +359,27 @@ REFUSED = [
      WHOLE, "keep it, for example"),
     # functions
     (of_groups, WHOLE, "tracked: return '_anchor' from the function of the groups.* concatenated"),
-    (of_groups, {}, "with whole=True, and return '_anchor' from the function of the groups"),
+    (of_groups, {}, "and return '_anchor' from the function of the groups"),
     (lambda t: t.mapInPandas(lambda rows: rows, "id INT, n INT"), {},
      "return '_anchor' from the function of the rows"),
     # groups
     (lambda t: unregistered(t, "SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id"), WHOLE,
      r"add collect_anchors\(\).* in SQL flatten\(collect_list\(_anchor\)\) AS _anchor"),
-    ("SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id", {}, "with whole=True, and add"),
+    ("SELECT id, sum(n) AS n, _anchor FROM orders GROUP BY id", {},
+     'with anchors="merged_by_hand", and add'),
     ("SELECT sum(n) AS n, _anchor FROM orders", WHOLE, r"add collect_anchors\(\)"),
-    (lambda t: t.groupBy("id").count(), {}, "with whole=True, and add collect_anchors"),
+    (lambda t: t.groupBy("id").count(), {},
+     'with anchors="merged_by_hand", and add collect_anchors'),
     (lambda t: t.groupBy("id").count(), WHOLE, r"cannot be tracked: add collect_anchors\(\)"),
     (lambda t: t.groupBy("id").count().select("id", "_anchor"), WHOLE, r"add collect_anchors\(\)"),
     # outside of a whole stage
     (lambda t: t.groupBy("id").agg(collect_anchors()), {},
-     r"calls collect_anchors\(\), which needs whole=True"),
+     r'calls collect_anchors\(\), which needs anchors="merged_by_hand"'),
     (lambda t: t.select("id", merge_anchors("_anchor")), {},
-     r"calls merge_anchors\(\), which needs whole=True"),
-    (COLLECTED, {}, r"calls collect_anchors\(\), which needs whole=True"),
+     r'calls merge_anchors\(\), which needs anchors="merged_by_hand"'),
+    (COLLECTED, {}, r'calls collect_anchors\(\), which needs anchors="merged_by_hand"'),
     ("SELECT id, merge_anchors(o._anchor) AS _anchor FROM orders AS o", {},
-     r"calls merge_anchors\(\), which needs whole=True"),
+     r'calls merge_anchors\(\), which needs anchors="merged_by_hand"'),
     # in SQL where the functions are not registered, as on Spark Connect
     (lambda t: unregistered(t, COLLECTED), WHOLE,
      r"in SQL.*: write flatten\(collect_list\(_anchor\)\) AS _anchor"),
@@ -417,7 +419,7 @@ def test_a_stage_that_compares_or_loses_the_anchor_is_refused(runner, spark, tmp
 def test_other_errors_of_a_stage_stay_as_they_are(runner, tmp_path):
     """A group that lacks a column of the user's is reported in Spark's words."""
     (tmp_path / "orders.csv").write_text("id,v,n\n1,x,5\n")
-    run = runner(declared("SELECT id, v FROM orders GROUP BY id", whole=True))
+    run = runner(declared("SELECT id, v FROM orders GROUP BY id", anchors="merged_by_hand"))
     batch = run.open()
     run.step(batch, "orders")
     with pytest.raises(Exception, match='non-aggregating expression "v"'):
@@ -447,7 +449,9 @@ def test_what_the_message_advises_works(spark):
         (collected, [1, 2]),
         (merged, [1, 1, 2]),
     ):
-        batch = testing.run_batch(declared(function, whole=True), {"orders": ROWS}, spark=spark)
+        batch = testing.run_batch(
+            declared(function, anchors="merged_by_hand"), {"orders": ROWS}, spark=spark
+        )
         assert (batch.roots.acked, batch.roots.failed) == (3, 0)
         assert sorted(row["id"] for row in batch.rows["out"]) == expected
 
@@ -471,7 +475,9 @@ def test_sql_text_collects_and_merges_anchors(spark, name):
     if "connect" in type(spark).__module__:
         pytest.skip("no function is registered there: the stage fails with what to write")
     sql, ids = IN_SQL[name]
-    batch = testing.run_batch(declared(sql, whole=True), {"orders": ROWS}, spark=spark)
+    batch = testing.run_batch(
+        declared(sql, anchors="merged_by_hand"), {"orders": ROWS}, spark=spark
+    )
     assert (batch.roots.acked, batch.roots.failed) == (3, 0)
     assert sorted(row["id"] for row in batch.rows["out"]) == ids
 

@@ -172,7 +172,7 @@ def test_after_a_whole_stage_the_last_replay_counts(spark):
         def checked(flights):
             return flights.where(~F.col("flight").isin([-1, *lose]))
 
-        @pipeline.stage(reads="checked", whole=True)
+        @pipeline.stage(reads="checked", anchors="merged_by_hand")
         def ranked(flights):
             from pyspark.sql import Window
 
@@ -355,7 +355,7 @@ def test_an_aggregate_in_a_tracked_stage_is_warned_of():
     pipeline.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
     with pytest.warns(UserWarning, match=r"stage 'counted' calls agg, groupBy.*pipeline.combine"):
 
-        @pipeline.stage(reads="flights")
+        @pipeline.stage(reads="flights", anchors="by_hand")
         def counted(flights):
             return flights.groupBy("carrier").agg(F.count("*"))
 
@@ -367,7 +367,7 @@ def test_rows_of_two_types_make_no_total(runner, tmp_path, sink_rows):
         pipeline = Pipeline("codes", max_replays=3)
         pipeline.source("orders", FileSource("orders.csv", schema="id INT"))
 
-        @pipeline.stage(reads="orders")
+        @pipeline.stage(reads="orders", anchors="by_hand")
         def checked(orders):
             refused = F.when(F.col("id").isin(-1, *bad), "bad").alias("_failed")
             return orders.select(F.col("id").cast(kind).alias("code"), "_anchor", refused)

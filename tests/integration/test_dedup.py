@@ -264,7 +264,7 @@ def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):
     def split(frame):
         return frame.select("*", F.explode(F.array(F.lit(1), F.lit(2))).alias("copy"))
 
-    @pipeline.stage(reads="split")
+    @pipeline.stage(reads="split", anchors="by_hand")
     def timed(frame, *, losses):
         rest = frame.join(F.broadcast(losses), ["n", "copy"], "left_anti")
         return rest.select(

@@ -59,8 +59,8 @@ def orders(tmp_path, text="id,customer,cents\n1,ada,5\n", **options):
 
 
 def stage(flow, function, reads="orders", **options):
-    """Declare a function as a stage with a sink."""
-    flow.stage(reads=reads, **options)(function)
+    """Declare a function that keeps its anchors as a stage with a sink."""
+    flow.stage(reads=reads, **{"anchors": "by_hand", **options})(function)
     flow.sink(f"{function.__name__}_out", ParquetSink(function.__name__), reads=function.__name__)
     return flow
 
@@ -82,13 +82,11 @@ def test_what_is_right_is_well(check, tmp_path, database):
 
     @flow.stage(reads=["named", "orders"])
     def both(named, orders):
-        return named.select("id", "_anchor").unionByName(orders.select("id", "_anchor"))
+        return named.select("id").unionByName(orders.select("id"))
 
-    @flow.stage(reads="named", whole=True)
+    @flow.stage(reads="named")
     def totals(named):
-        from ledger import collect_anchors
-
-        return named.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
+        return named.groupBy("customer").agg(F.sum("cents").alias("cents"))
 
     @flow.combine(reads="named")
     def days(named):
@@ -120,7 +118,7 @@ def test_every_fault_of_every_step_is_reported(check, tmp_path, warehouse):
     payments = FileSource("*.parquet", format="parquet", schema="id BIGINT, paid BIGINT, at DATE")
     flow.source("payments", payments)
 
-    @flow.stage(reads="orders")
+    @flow.stage(reads="orders", anchors="by_hand")
     def bare(orders):
         return orders.select("id", "cents")
 
@@ -132,11 +130,11 @@ def test_every_fault_of_every_step_is_reported(check, tmp_path, warehouse):
     def misspelt(orders):
         return orders.where(F.col("amount") > 0)
 
-    @flow.stage(reads="orders")
+    @flow.stage(reads="orders", anchors="by_hand")
     def single(orders):
         return orders.distinct()
 
-    @flow.stage(reads="payments")
+    @flow.stage(reads="payments", anchors="by_hand")
     def paid(payments):
         return payments.select("id", "paid", "_anchor")
 
@@ -233,7 +231,7 @@ def test_a_function_that_asks_for_rows_is_a_hint(check, tmp_path, capsys):
     for function in (first, pivoted, counted, filled, misspelt, unset, early, nothing, logged):
         stage(flow, function)
 
-    @flow.stage(reads="orders")
+    @flow.stage(reads="orders", anchors="by_hand")
     def skipped(orders):
         return orders.select("id", "_anchor") if orders.isEmpty() else orders
 
@@ -439,7 +437,7 @@ def test_without_an_interval_stages_and_tables_are_checked(check, tmp_path):
     flow = orders(tmp_path, "id,client,cents\n")
     write_deltalake(tmp_path / "same", pa.table({"id": ["a"]}))
 
-    @flow.stage(reads="orders")
+    @flow.stage(reads="orders", anchors="by_hand")
     def same(orders):
         return orders.select("id", "_anchor")
 

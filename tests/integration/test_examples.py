@@ -100,7 +100,8 @@ def _ported(block, spark):
     assert done.rows["by_country"] == by_hand == [{"country": "GB", "cents": 12}]
     unknown = {"country": "GB", "cents": 3, "status": None}
     done = testing.run_batch(pipeline, {"orders": [*rows, unknown]}, spark=spark)
-    assert examples.failures(done) == [(0, "sold", "lost")]
+    assert examples.failures(done) == [(0, "totals", "lost")]
+    assert done.rows["by_country"] == by_hand
 
 
 @proves("docs/pipelines.md", "with_country")
@@ -322,6 +323,18 @@ def _unique(block, spark):
     done = testing.run_batch(pipeline, data, spark=spark)
     assert done.failed == []
     assert sorted(row["id"] for row in done.rows["out"]) == sorted([examples.ORDERS[0]["id"], "4"])
+
+
+@proves("docs/whole-stages.md", "capitals")
+def _by_hand(block, spark):
+    """A function that gets parts of the rows hands on their anchors."""
+    pipeline = Pipeline("orders")
+    pipeline.source("orders", FileSource("orders.csv", schema=examples.ORDER))
+    examples.run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="capitals")
+    done = testing.run_batch(pipeline, {"orders": examples.ORDERS}, spark=spark)
+    assert done.failed == []
+    assert {row["customer"] for row in done.rows["out"]} == {"ADA", "BOB", "EVE"}
 
 
 @proves("docs/acks.md", "parse")

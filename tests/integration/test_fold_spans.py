@@ -83,7 +83,7 @@ def same(some, other):
 @pytest.mark.parametrize("span", [4, 32])
 @pytest.mark.parametrize(
     ("stage", "options"),
-    [(thrice, {}), (turned, {}), (unordered, {}), (scattered, {}), (pairs, {"whole": True})],
+    [(thrice, {}), (turned, {}), (unordered, {}), (scattered, {}), (pairs, {})],
     ids=["in order", "in stretches", "unordered", "scattered", "of two records"],
 )
 def test_the_ledger_has_by_span_what_files_have_by_root(

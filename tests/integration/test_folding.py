@@ -103,7 +103,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     """The input's files, in the driver and in the executors, and, where these prove nothing, the
     rows once more as the sink reads them come to the same deltas.
     """
-    pipeline = chain(pairs if is_whole else scattered, whole=is_whole)
+    pipeline = chain(pairs if is_whole else scattered)
     run = runner(pipeline, **DRIVER)
     batch = run.open()
     run.steps(batch)
@@ -195,7 +195,7 @@ def test_a_row_without_roots_fails_its_sink(runner, spark, ansi):
     def with_another(frame):
         return frame.unionByName(frame.select("pair").limit(1), allowMissingColumns=True)
 
-    run = runner(chain(pairs, whole=True), **DRIVER, on_write=hurt("out", with_another))
+    run = runner(chain(pairs), **DRIVER, on_write=hurt("out", with_another))
     with (
         session_conf(spark, {"spark.sql.ansi.enabled": ansi}),
         pytest.raises(IntegrityError, match=r"wrote (\d+), XOR (-?\d+), sum 26, found \d+, XOR \2"),

@@ -41,7 +41,7 @@ def three_sources():
         pipeline.source(name, FileSource(f"{name}.csv", schema=ROW))
         declared(pipeline, name, named(name, branching(width)), f"branch_{name}")
 
-    @pipeline.stage(reads=["branch_one", "branch_two", "branch_three"], whole=True)
+    @pipeline.stage(reads=["branch_one", "branch_two", "branch_three"], anchors="merged_by_hand")
     def joined(first, two, three):
         return grouped(first, two, three, size=3)
 
@@ -89,7 +89,7 @@ def two_paths():
     declared(pipeline, "words", named("left", branching(1)), "left")
     declared(pipeline, "words", named("right", branching(1)), "right")
 
-    @pipeline.stage(reads=["left", "right"], whole=True)
+    @pipeline.stage(reads=["left", "right"], anchors="merged_by_hand")
     def joined(left, right):
         return grouped(left, right, size=4, order=("n", "source"))
 

@@ -75,7 +75,7 @@ def test_union_that_loses_part_of_a_branch(runner, tmp_path, unite, lost):
     there.
     """
     numbers(tmp_path)
-    run = runner(diamond(unite))
+    run = runner(diamond(unite, anchors="by_hand"))
     assert run.settled(run.open()).failed == lost
     assert failures(run) == [("united", "lost", lost)]
     columns = "producers, emitted_edges, acked_edges"
@@ -130,7 +130,9 @@ def test_anchor_without_its_input(runner, tmp_path):
     """
     numbers(tmp_path)
     smaller = F.struct("_anchor.root", "_anchor.parent")
-    run = runner(diamond(lambda left, right: left.withColumn("_anchor", smaller)))
+    run = runner(
+        diamond(lambda left, right: left.withColumn("_anchor", smaller), anchors="by_hand")
+    )
     with pytest.raises(StageError, match="changed '_anchor' to struct<root:bigint,parent:bigint>"):
         run.steps(run.open())
 

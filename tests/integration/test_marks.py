@@ -215,7 +215,7 @@ def test_marks_that_are_none(runner, tmp_path, marks, message):
     def wrong(frame):
         return marks(frame)
 
-    run = runner(piped(tmp_path, framed(wrong)))
+    run = runner(piped(tmp_path, framed(wrong, anchors="by_hand")))
     with pytest.raises(StageError, match=message):
         run.steps(run.open())
 
@@ -427,7 +427,7 @@ def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
     schema = "n INT, at TIMESTAMP, price DECIMAL(10,2), tags ARRAY<STRING>, gone STRING"
 
     def declare(pipeline):
-        @pipeline.stage(reads="copies")
+        @pipeline.stage(reads="copies", anchors="by_hand")
         def typed(frame):
             return frame.selectExpr(
                 "n",

@@ -59,7 +59,7 @@ def ranked(feed, **options):
     pipeline = fed(feed, **options)
     del pipeline._steps["out"]
 
-    @pipeline.stage(reads="numbers", whole=True)
+    @pipeline.stage(reads="numbers", anchors="merged_by_hand")
     def ranked(numbers):
         return numbers
 

@@ -35,7 +35,7 @@ def branching(lose=frozenset(), lose_late=frozenset(), **options) -> Pipeline:
     pipeline = Pipeline("branching", **{"guarantee": "exactly_once", "max_replays": 3, **options})
     pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @pipeline.stage(reads="numbers")
+    @pipeline.stage(reads="numbers", anchors="by_hand")
     def twice(numbers):
         return numbers.select("n", F.explode(F.array(F.lit(1), F.lit(2))).alias("copy"), "_anchor")
 

@@ -182,7 +182,7 @@ def ranks(poison):
     def checked(flights):
         return flights.withColumn("_failed", F.when(F.col("flight") == poison, "bad"))
 
-    @flow.stage(reads="checked", whole=True)
+    @flow.stage(reads="checked", anchors="merged_by_hand")
     def ranked(flights):
         place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
         return flights.withColumn("place", place)
@@ -336,7 +336,7 @@ def test_a_replay_of_a_whole_batch_makes_room_in_a_table(runner, tmp_path, targe
         def checked(rows):
             return rows.withColumn("_failed", F.when(F.col("n") == fail, "bad"))
 
-        @flow.stage(reads="checked", whole=True)
+        @flow.stage(reads="checked", anchors="merged_by_hand")
         def ranked(checked):
             place = F.row_number().over(Window.partitionBy("k").orderBy("n"))
             return checked.withColumn("place", place + key)

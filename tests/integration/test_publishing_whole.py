@@ -5,7 +5,7 @@
 import pytest
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
+from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.batch.outcome.report import exit_code, report
 from ledger.batch.outcome.summary import summarize
 from ledger.batch.records.explain import explain
@@ -31,10 +31,10 @@ def joining(lose=(), **options):
     def checked(orders):
         return orders.where(~F.col("id").isin([-1, *lose]))
 
-    @pipeline.stage(reads=["checked", "customers"], whole=True)
+    @pipeline.stage(reads=["checked", "customers"])
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
-        return joined.select("o.id", "customer", "country", merge_anchors("o._anchor", "c._anchor"))
+        return joined.select("o.id", "customer", "country")
 
     pipeline.sink("sales", ParquetSink("sales"), reads="sold")
     pipeline.sink("log", ParquetSink("log"), reads="checked")
@@ -48,14 +48,14 @@ def by_customer(schema, bad=(), most=9, **options):
     pipeline = Pipeline("shop", guarantee="exactly_once", **{"max_replays": 3, **options})
     pipeline.source("orders", FileSource("orders.csv", schema=schema))
 
-    @pipeline.stage(reads="orders")
+    @pipeline.stage(reads="orders", anchors="by_hand")
     def checked(orders):
         refused = F.when(F.col("id").isin(-1, *bad), "bad")
         return orders.select("id", "customer", "_anchor", refused.alias("_failed"))
 
-    @pipeline.stage(reads="checked", whole=True)
+    @pipeline.stage(reads="checked")
     def counted(orders):
-        rows = orders.groupBy("customer").agg(F.count(F.lit(1)).alias("n"), collect_anchors())
+        rows = orders.groupBy("customer").agg(F.count(F.lit(1)).alias("n"))
         return rows.withColumn("_failed", F.when(F.col("n") > most, "too many"))
 
     pipeline.sink("sales", ParquetSink("sales"), reads="counted")

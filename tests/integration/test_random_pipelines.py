@@ -117,9 +117,10 @@ def test_a_driver_dies_once_it_has_refined():
     assert "refined" in {death.place for death in deaths if death}
 
 
+@pytest.mark.parametrize("by_hand", [False, True], ids=["carried", "by_hand"])
 @pytest.mark.parametrize(("folded_by", "most", "number"), CASES, indirect=["folded_by"])
 def test_a_random_pipeline_agrees_with_its_oracle(
-    runner, tmp_path, warehouse, monkeypatch, folded_by, most, number
+    runner, tmp_path, warehouse, monkeypatch, folded_by, most, number, by_hand
 ):
     """Just the records that the oracle names fail, where and for the reason that it says, and the
     sinks show its rows, after the batch and after each replay; in the end nothing is failed. A
@@ -127,7 +128,7 @@ def test_a_random_pipeline_agrees_with_its_oracle(
     whether a root has rows of its own or shares them."""
     monkeypatch.setattr(spans, "MOST_SPANS", most)
     plan = plan_of(number)
-    world = World(plan, tmp_path, warehouse)
+    world = World(plan, tmp_path, warehouse, by_hand=by_hand)
     order = [step.name for step in world.pipeline(0).steps()]
     assert sorted(order) == sorted(plan.reads)
     oracle, original = Oracle(plan, order), None

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from jobs.flights import FLIGHT, PLANE
-from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors
+from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.states import BatchStatus
 from ledger.errors import LedgerError
 from ledger.execution import combine
@@ -71,9 +71,9 @@ def totals(poison=None, refused=None):
         bad = is_flight(poison) if poison else F.lit(False)
         return flights.withColumn("_failed", F.when(bad, "implausible"))
 
-    @pipeline.stage(reads="checked", whole=True)
+    @pipeline.stage(reads="checked")
     def per_day(flights):
-        return flights.groupBy(*DAY).agg(*measures(), collect_anchors())
+        return flights.groupBy(*DAY).agg(*measures())
 
     @pipeline.stage(reads="per_day")
     def released(days):
@@ -141,18 +141,11 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
         def seen(flights):
             return flights.where(~F.lit(lossy) | (F.col("flight") % 50 != 0))
 
-        @pipeline.stage(reads=["seen", "planes"], whole=True)
+        @pipeline.stage(reads=["seen", "planes"])
         def with_plane(flights, planes):
-            plane = planes.select("tailnum", "seats", "_anchor").alias("p")
+            plane = planes.select("tailnum", "seats").alias("p")
             both = flights.alias("f").join(plane, "tailnum", "inner")
-            return both.select(
-                "tailnum",
-                "day",
-                "carrier",
-                "flight",
-                "seats",
-                merge_anchors("f._anchor", "p._anchor"),
-            )
+            return both.select("tailnum", "day", "carrier", "flight", "seats")
 
         pipeline.sink("out", ParquetSink("out"), reads="with_plane")
         return pipeline

@@ -412,7 +412,7 @@ def test_a_whole_batch_is_not_read_again_from_its_source(ledger):
     pipeline = Pipeline("chain", message_timeout="10s")
     pipeline.source("source", FileSource("in.csv", schema="n INT"), key="n")
 
-    @pipeline.stage(reads="source", whole=True)
+    @pipeline.stage(reads="source", anchors="merged_by_hand")
     def middle(rows):
         return rows
 

@@ -19,7 +19,6 @@ from ledger import (
     Pipeline,
     PostgresSink,
     Upsert,
-    collect_anchors,
 )
 from ledger.errors import ConfigurationError, StageError
 from ledger.execution import settle_and_follow
@@ -100,7 +99,7 @@ def pipeline(url, guarantee, *, fixed=False) -> Pipeline:
     flow.source("numbers", FileSource("in.csv", schema="n INT"))
     no_label, long, no_code, no_key = (-1, -1, -1, -1) if fixed else (6, 8, 9, 10)
 
-    @flow.stage(reads="numbers")
+    @flow.stage(reads="numbers", anchors="by_hand")
     def halves(numbers):
         both = numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
         second = F.col("half") == "b"
@@ -393,9 +392,9 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
     flow = Pipeline("summing", guarantee=guarantee, max_replays=3)
     flow.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
 
-    @flow.stage(reads="rows", whole=True)
+    @flow.stage(reads="rows")
     def total(rows):
-        return rows.groupBy("k").agg(F.sum("n").alias("n"), collect_anchors())
+        return rows.groupBy("k").agg(F.sum("n").alias("n"))
 
     flow.sink("sums", PostgresSink(url, "sums"), reads="total")
     work = runner(flow)

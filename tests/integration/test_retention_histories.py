@@ -58,7 +58,7 @@ def totalling(lost):
     """By customer: shares of the day, the day's totals, and balances over the days."""
     pipeline = orders(lost, publish="complete")
 
-    @pipeline.stage(reads="checked", whole=True)
+    @pipeline.stage(reads="checked", anchors="merged_by_hand")
     def shared(frame):
         return frame.withColumn("day", F.sum("cents").over(Window.partitionBy("customer")))
 

@@ -48,6 +48,7 @@ UPDATED = {
     "hold_sample": {"key", "content", "parsed", "source_file", "source_row"},
     "batch": {
         "status",
+        "steps_version",
         "held_for",
         "held_reason",
         "opened_at",

@@ -59,7 +59,7 @@ def spread(target, lose=frozenset(), guarantee="exactly_once", **options) -> Pip
     def lossy(halves):
         return halves.where(~(F.col("n").isin([-1, *lose]) & (F.col("half") == "b")))
 
-    @pipeline.stage(reads="lossy")
+    @pipeline.stage(reads="lossy", anchors="by_hand")
     def keyed(lossy):
         return lossy.select(F.concat("half", F.col("n").cast("string")).alias("k"), "n", "_anchor")
 
@@ -129,7 +129,7 @@ def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_pa
     pipeline = Pipeline("grouped", guarantee="exactly_once")
     pipeline.source("numbers", FileSource("in.csv", schema="n INT, at TIMESTAMP"))
 
-    @pipeline.stage(reads="numbers")
+    @pipeline.stage(reads="numbers", anchors="by_hand")
     def grouped(numbers):
         return numbers.select("n", (F.col("n") % 5).alias("group"), "_anchor")
 

@@ -31,7 +31,7 @@ def words_of(source, lose=(), name="words", *, whole=False, **options):
     pipeline = Pipeline(name, **options)
     pipeline.source("words", source)
 
-    @pipeline.stage(reads="words", whole=whole)
+    @pipeline.stage(reads="words", anchors="merged_by_hand" if whole else "carried")
     def checked(words):
         bad = " OR ".join(f"word = '{word}'" for word in lose) or "false"
         return words.selectExpr("*", f"CASE WHEN {bad} THEN 'bad word' END AS _failed")
@@ -720,5 +720,5 @@ def test_a_null_anchor_is_an_error_where_all_is_tracked(runner, tmp_path):
 
     pipeline.sink("out", ParquetSink("out"), reads="joined")
     run = runner(pipeline)
-    with pytest.raises(StageError, match="1 rows whose '_anchor' is null"):
+    with pytest.raises(StageError, match="1 rows that come from no record"):
         run.steps(run.open())

@@ -779,7 +779,7 @@ def test_word_count_over_batches(spark, guarantee):
         pipeline = Pipeline("words", guarantee=guarantee)
         pipeline.source("sentences", FileSource("in", schema="sentence STRING"))
 
-        @pipeline.stage(reads="sentences")
+        @pipeline.stage(reads="sentences", anchors="by_hand")
         def split(sentences):
             rest = sentences.where(F.col("sentence") != F.lit(lose))
             return rest.select(F.explode(F.split("sentence", " ")).alias("word"), "_anchor")
@@ -813,7 +813,7 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
     pipeline = totals(lose=lose, fail=fail, **options)
     del pipeline._steps["balance"], pipeline._steps["balances"], pipeline._steps["departures"]
 
-    @pipeline.stage(reads="checked", whole=True)
+    @pipeline.stage(reads="checked", anchors="merged_by_hand")
     def places(checked):
         from pyspark.sql import Window
 

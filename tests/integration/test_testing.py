@@ -362,12 +362,12 @@ def test_functions_get_the_parameters_of_the_run(spark):
         pipeline.sink(f"{name}_out", ParquetSink(name), reads=name)
     batch = testing.run_batch(
         pipeline,
-        {"orders": [{"id": n} for n in range(4)]},
+        {"orders": [{"id": n} for n in range(20)]},
         spark=spark,
         params={"month": "2026-01"},
         faults=[testing.lose_rows("listed", fraction=0.5, seed=1)],
     )
     assert batch.roots.failed > 0
     again = testing.replay(batch)
-    assert again.rows["totals_out"] == [{"month": "2026-01", "n": 4, "m": "2026-01"}]
-    assert [row["month"] for row in again.rows["listed_out"]] == ["2026-01"] * 4
+    assert again.rows["totals_out"] == [{"month": "2026-01", "n": 20, "m": "2026-01"}]
+    assert [row["month"] for row in again.rows["listed_out"]] == ["2026-01"] * 20

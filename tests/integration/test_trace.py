@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, dropped, failed
+from ledger import FileSource, ParquetSink, Pipeline, dropped, failed
 from ledger.batch.records.trace import Fate, trace
 from ledger.cli.base import app
 from ledger.errors import InputError, LostFileError
@@ -134,9 +134,9 @@ def test_a_row_of_several_is_shown_once(runner, tmp_path):
     def copies(frame):
         return frame.withColumn("copy", F.explode(F.array(F.lit(0), F.lit(1))))
 
-    @flow.stage(reads="copies", whole=True)
+    @flow.stage(reads="copies")
     def summed(frame):
-        return frame.groupBy("n").agg(F.count("*").alias("copies"), collect_anchors())
+        return frame.groupBy("n").agg(F.count("*").alias("copies"))
 
     flow.sink("out", ParquetSink("out"), reads="summed")
     run = runner(flow)

@@ -13,7 +13,6 @@ from ledger import (
     FileSource,
     ParquetSink,
     Pipeline,
-    collect_anchors,
     dropped,
     merge_anchors,
     testing,
@@ -44,7 +43,7 @@ def joining(lose=(), partition_by=(), **options):
     def checked(orders):
         return orders.where(~F.col("id").isin(list(lose) or [-1]))
 
-    @pipeline.stage(reads=["checked", "customers"], whole=True)
+    @pipeline.stage(reads=["checked", "customers"], anchors="merged_by_hand")
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
         return joined.select("o.id", "customer", "country", merge_anchors("o._anchor", "c._anchor"))
@@ -106,7 +105,7 @@ def latest(lose=()):
     def checked(events):
         return events.where(~F.col("id").isin(list(lose) or [-1]))
 
-    @pipeline.stage(reads="checked", whole=True)
+    @pipeline.stage(reads="checked", anchors="merged_by_hand")
     def last(events):
         newest = Window.partitionBy("customer").orderBy(F.desc("id"))
         ranked = events.withColumn("place", F.row_number().over(newest))
@@ -153,11 +152,11 @@ def totals(poison=None, behind=False, lose=None, **options):
         bad = F.lit(not behind) & (F.col("id") == F.lit(poison if poison is not None else -1))
         return orders.withColumn("_failed", F.when(bad, "poisoned"))
 
-    @pipeline.stage(reads="checked", whole=True)
+    @pipeline.stage(reads="checked")
     def total(orders):
         rest = orders.where(F.col("id") != F.lit(lose if lose is not None else -1))
         return rest.groupBy("customer").agg(
-            F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("orders"), collect_anchors()
+            F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("orders")
         )
 
     @pipeline.stage(reads="total")
@@ -289,7 +288,7 @@ def test_self_join_anchors_each_record_once(spark, folded_by):
     pipeline = Pipeline("pairs", guarantee="at_least_once")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @pipeline.stage(reads="orders", whole=True)
+    @pipeline.stage(reads="orders", anchors="merged_by_hand")
     def pairs(orders):
         left, right = orders.alias("l"), orders.alias("r")
         joined = left.join(right, F.expr("l.customer = r.customer AND l.id <= r.id"), "inner")
@@ -313,7 +312,7 @@ def test_two_rows_of_one_record_meet_again(spark):
     def halves(orders):
         return orders.withColumn("half", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    @pipeline.stage(reads="halves", whole=True)
+    @pipeline.stage(reads="halves", anchors="merged_by_hand")
     def met(halves):
         left, right = halves.where("half = 1").alias("l"), halves.where("half = 2").alias("r")
         return left.join(right, "id", "inner").select("id", merge_anchors("l._anchor", "r._anchor"))
@@ -343,14 +342,14 @@ def test_a_row_that_comes_from_no_record_is_refused(spark):
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
-    @pipeline.stage(reads=["orders", "customers"], whole=True)
+    @pipeline.stage(reads=["orders", "customers"], anchors="merged_by_hand")
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "full_outer")
         return joined.select("customer", merge_anchors("o._anchor"))
 
     pipeline.sink("sales", ParquetSink("sales"), reads="sold")
     shop = {**SHOP, "customers": [*SHOP["customers"], {"customer": "c", "country": "FR"}]}
-    with pytest.raises(StageError, match="1 rows with an empty '_anchor' or a null in it"):
+    with pytest.raises(StageError, match="1 rows that come from no record"):
         testing.run_batch(pipeline, shop, spark=spark)
 
 
@@ -359,12 +358,12 @@ def test_merging_without_saying_whole_is_refused(spark):
     pipeline = Pipeline("union", guarantee="at_least_once")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-    @pipeline.stage(reads="orders")
+    @pipeline.stage(reads="orders", anchors="by_hand")
     def total(orders):
         return orders.groupBy("customer").agg(F.collect_set("_anchor").alias("_anchor"))
 
     pipeline.sink("sales", ParquetSink("sales"), reads="total")
-    with pytest.raises(StageError, match="declare it with whole=True"):
+    with pytest.raises(StageError, match='declare it with anchors="merged_by_hand"'):
         testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
 
 
@@ -376,11 +375,9 @@ def test_a_record_that_did_not_parse_joins_the_others(runner, tmp_path, sink_row
         shop = Pipeline("totals", guarantee="at_least_once")
         shop.source("orders", FileSource("orders.csv", schema=schema))
 
-        @shop.stage(reads="orders", whole=True)
+        @shop.stage(reads="orders")
         def total(orders):
-            return orders.groupBy("customer").agg(
-                F.count(F.lit(1)).alias("orders"), collect_anchors()
-            )
+            return orders.groupBy("customer").agg(F.count(F.lit(1)).alias("orders"))
 
         shop.sink("sales", ParquetSink("sales"), reads="total")
         return shop
@@ -399,7 +396,7 @@ def test_two_replays_of_a_whole_batch(runner, tmp_path):
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,b,x\n")
     pipeline = Pipeline("totals", guarantee="at_least_once")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
-    pipeline.stage(reads="orders", whole=True)(again)
+    pipeline.stage(reads="orders", anchors="merged_by_hand")(again)
     pipeline.sink("sales", ParquetSink("sales"), reads="again")
     run = runner(pipeline)
     batch = run.open()
@@ -498,7 +495,7 @@ def test_a_replay_that_expires_replaces_nothing(runner, tmp_path, sink_rows):
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n")
     pipeline = Pipeline("totals", guarantee="at_least_once")
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
-    pipeline.stage(reads="orders", whole=True)(again)
+    pipeline.stage(reads="orders", anchors="merged_by_hand")(again)
     pipeline.sink("sales", ParquetSink("sales"), reads="again")
     run = runner(pipeline)
     first = run.open()
@@ -530,11 +527,9 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
         def checked(orders):
             return orders.where(~F.col("id").isin(lose))
 
-        @shop.stage(reads="checked", whole=True)
+        @shop.stage(reads="checked")
         def total(orders):
-            return orders.groupBy("customer").agg(
-                F.count(F.lit(1)).alias("orders"), collect_anchors()
-            )
+            return orders.groupBy("customer").agg(F.count(F.lit(1)).alias("orders"))
 
         shop.sink("sales", ParquetSink("sales"), reads="total")
         return shop
@@ -577,10 +572,10 @@ def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, ledger):
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.source("customers", FileSource("customers.csv", schema="customer STRING, country INT"))
 
-    @pipeline.stage(reads=["orders", "customers"], whole=True)
+    @pipeline.stage(reads=["orders", "customers"])
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
-        return joined.select("o.id", merge_anchors("o._anchor", "c._anchor"))
+        return joined.select("o.id")
 
     pipeline.sink("sales", ParquetSink("sales"), reads="sold")
     run = runner(pipeline)
@@ -632,10 +627,10 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
             bad = F.lit(poisoned) & (F.col("customer") == "a")
             return customers.withColumn("_failed", F.when(bad, "poisoned"))
 
-        @pipeline.stage(reads=["orders", "checked"], whole=True)
+        @pipeline.stage(reads=["orders", "checked"])
         def sold(orders, customers):
             joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
-            return joined.select("o.id", "customer", merge_anchors("o._anchor", "c._anchor"))
+            return joined.select("o.id", "customer")
 
         pipeline.sink("sales", ParquetSink("sales"), reads="sold")
         return pipeline
@@ -668,14 +663,14 @@ def test_a_null_among_the_anchors_is_refused(spark):
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
-    @pipeline.stage(reads=["orders", "customers"], whole=True)
+    @pipeline.stage(reads=["orders", "customers"], anchors="merged_by_hand")
     def sold(orders, customers):
         joined = orders.alias("o").join(customers.alias("c"), "customer", "left")
         both = F.array(F.get("o._anchor", F.lit(0)), F.get("c._anchor", F.lit(0)))
         return joined.select("o.id", both.alias("_anchor"))
 
     pipeline.sink("sales", ParquetSink("sales"), reads="sold")
-    with pytest.raises(StageError, match="5 rows with an empty '_anchor' or a null in it"):
+    with pytest.raises(StageError, match="5 rows that come from no record"):
         testing.run_batch(pipeline, {"orders": SHOP["orders"]}, spark=spark)
 
 

@@ -64,7 +64,7 @@ def _records(lab: Lab, name: str, dialect: Dialect) -> dict[str, list[Row | Fail
     pipeline = Pipeline(name)
     pipeline.source("records", dialect.source(f"{name}/*"))
 
-    @pipeline.stage(reads="records")
+    @pipeline.stage(reads="records", anchors="by_hand")
     def numbered(records: DataFrame) -> DataFrame:
         return records.withColumn(_NUMBER, F.col("_anchor.root"))
 

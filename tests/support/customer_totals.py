@@ -2,7 +2,7 @@
 
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, collect_anchors
+from ledger import FileSource, ParquetSink, Pipeline
 
 ORDERS = "id INT, customer STRING, cents INT"
 
@@ -24,10 +24,10 @@ def totals(poison=None, behind=False, late=(), **options):
         half = F.col("id").isin([-1, *late]) & (F.col("part") == 2)
         return halves.withColumn("_failed", F.when(refused | half, "poisoned"))
 
-    @pipeline.stage(reads="checked", whole=True)
+    @pipeline.stage(reads="checked")
     def total(halves):
         return halves.groupBy("customer").agg(
-            F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("parts"), collect_anchors()
+            F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("parts")
         )
 
     @pipeline.stage(reads="total")

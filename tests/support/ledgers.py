@@ -80,7 +80,7 @@ def pipeline(
     chain = Pipeline(name, message_timeout="10s", **options)
     chain.source("source", FileSource(path, schema="n INT"), key=key)
 
-    @chain.stage(reads="source", whole=whole)
+    @chain.stage(reads="source", anchors="merged_by_hand" if whole else "carried")
     def middle(rows):  # type: ignore[no-untyped-def]
         return rows
 

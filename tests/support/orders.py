@@ -60,7 +60,7 @@ def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
         flow.source("orders", source)
     flow.reference("shops", FileSource("shops.csv", schema="shop STRING, city STRING"))
 
-    @flow.stage(reads="orders")
+    @flow.stage(reads="orders", anchors="by_hand")
     def boxes(orders: DataFrame, *, shops: DataFrame) -> DataFrame:
         packed = orders.join(shops, "shop", "inner")
         box = F.explode(F.sequence(F.lit(1), "items")).alias("box")

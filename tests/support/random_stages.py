@@ -43,10 +43,12 @@ DEDUP = {
 
 
 class World:
-    """The folder and the database of a plan: what its sources read and its sinks write."""
+    """The folder and the database of a plan: what its sources read and its sinks write.
+    ``by_hand``: whether its stages return their anchors.
+    """
 
-    def __init__(self, plan: Plan, folder: Path, warehouse: Warehouse):
-        self.plan, self.folder, self.warehouse = plan, folder, warehouse
+    def __init__(self, plan: Plan, folder: Path, warehouse: Warehouse, *, by_hand: bool):
+        self.plan, self.folder, self.warehouse, self.by_hand = plan, folder, warehouse, by_hand
         for source in plan.sources:
             (folder / source.name).mkdir()
             half = len(source.records) // 2
@@ -149,7 +151,9 @@ class World:
             return
         function = _taking(len(stage.reads), FORMS[stage.form](stage, fates))
         function.__name__ = stage.name
-        options = {"acks": stage.acks, "emits": stage.emits, "whole": stage.whole}
+        by_hand = "merged_by_hand" if stage.whole else "by_hand"
+        anchors = by_hand if self.by_hand else "carried"
+        options = {"acks": stage.acks, "emits": stage.emits, "anchors": anchors}
         pipeline.stage(reads=stage.reads, **options)(function)
 
 
@@ -194,7 +198,7 @@ def by_frame(stage: Stage, fates: Mapping[str, str]):
             "unit",
             F.concat(F.col("key"), F.lit(stage.letter), *ending).alias("key"),
             F.when(_keys(fates, "failed") | half, BROKEN).alias("_failed"),
-            "_anchor",
+            *_anchor_of(rows),
         )
         marks = []
         if {"dropped", "twice"} & set(fates.values()):
@@ -231,7 +235,12 @@ def by_record(stage: Stage, fates: Mapping[str, str]):
 def _judged(stage: Stage, fates: Mapping[str, str], rows: DataFrame) -> DataFrame:
     """Rows of several records, of which some fail."""
     reason = F.when(_keys(fates, "failed"), BROKEN).alias("_failed")
-    return _shuffled(stage, rows.select(*COLUMNS, reason, "_anchor"))
+    return _shuffled(stage, rows.select(*COLUMNS, reason, *_anchor_of(rows)))
+
+
+def _anchor_of(rows: DataFrame) -> list[str]:
+    """The column of anchors, if they are by hand."""
+    return [name for name in rows.columns if name == "_anchor"]
 
 
 def by_group(column: str):
@@ -244,7 +253,7 @@ def by_group(column: str):
                 F.min("id").alias("id"),
                 F.min("unit").alias("unit"),
                 F.concat_ws("+", F.sort_array(F.collect_list("key"))).alias("key"),
-                collect_anchors(),
+                *map(collect_anchors, _anchor_of(rows)),
             )
             return _judged(stage, fates, groups)
 
@@ -276,7 +285,7 @@ def by_join(stage: Stage, fates: Mapping[str, str]):
             F.least("l.id", "r.id").alias("id"),
             "unit",
             F.concat("l.key", F.lit("*"), "r.key").alias("key"),
-            merge_anchors("l._anchor", "r._anchor"),
+            *[merge_anchors(f"l.{name}", f"r.{name}") for name in _anchor_of(rows)],
         )
         alone = [
             dropped(these.join(those, "unit", "left_anti"), "unmatched")

@@ -70,7 +70,7 @@ def summed(**options):
 
 def joined(**options):
     """source a -> whole w"""
-    return numbers(**options).stage("w", "a", whole=True)
+    return numbers(**options).stage("w", "a", anchors="merged_by_hand")
 
 
 INCREMENTAL = FileSource("in/*.csv", schema="n INT", incremental=True)
@@ -88,7 +88,7 @@ REFUSED = {
     "no interval of their own to": Declared().source("a", INCREMENTAL).sink("out", "a", INTERVALS),
     "could not read again: leave out track=": Declared()
     .source("a", track="n > 0")
-    .stage("w", "a", whole=True)
+    .stage("w", "a", anchors="merged_by_hand")
     .sink("out", "w"),
 }
 

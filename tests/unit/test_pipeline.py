@@ -158,7 +158,7 @@ def test_max_pending_goes_with_what_needs_all(incremental):
     source = FileSource("in.csv", schema="n INT", incremental=incremental)
     pipeline.source("source", source)
     pipeline.source("clicks", source)
-    pipeline.stage(reads="source", whole=True)(whole)
+    pipeline.stage(reads="source", anchors="merged_by_hand")(whole)
     pipeline.combine(reads="clicks")(total)
     pipeline.sink("out", ParquetSink("out"), reads="whole")
     pipeline.sink("totals", ParquetSink("totals"), reads="total")
@@ -408,7 +408,7 @@ def test_a_combine_awaits_the_sources_that_it_reads(whole, awaited):
     pipeline.source("src", SOURCE)
     pipeline.source("other", SOURCE)
 
-    @pipeline.stage(reads=["src", "other"], whole=whole)
+    @pipeline.stage(reads=["src", "other"], anchors="merged_by_hand" if whole else "carried")
     def both(src, other):
         return src
 

@@ -15,7 +15,19 @@ from ledger.storage.manifest import DataFile
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 SINKS = [SimpleNamespace(name=name) for name in ("customers", "orders", "down")]
-PIPELINE = SimpleNamespace(
+
+
+class Declared(SimpleNamespace):
+    """A pipeline as it was declared."""
+
+    __hash__ = object.__hash__
+
+    @property
+    def declared(self):
+        return self
+
+
+PIPELINE = Declared(
     sinks=lambda: SINKS, sources=list, followers=list, states=list, redact=(), module="jobs.none"
 )
 DATABASE = SimpleNamespace(transact=lambda work: work(None))
@@ -84,7 +96,7 @@ def test_an_error_says_which_publication_it_stops(explained):
         " --batch 2. In Airflow: clear the task that failed"
     )
     assert explained(UnavailableError("no answer")) == ("no answer", [note])
-    hiding = SimpleNamespace(**{**vars(PIPELINE), "redact": ("mail",)})
+    hiding = Declared(**{**vars(PIPELINE), "redact": ("mail",)})
     text, notes = explained(StageError("no partner for ann@x"), pipeline=hiding)
     assert text.startswith(f"StageError ({__file__}:")
     assert ("ann" in text, notes) == (False, [note])
@@ -110,7 +122,7 @@ def test_a_lost_file_asks_for_the_interval(explained):
     assert text.startswith(f"{beginning}{command}. In Airflow: airflow dags trigger shop --conf ")
     assert '"interval_start": "2013-01-01' in text
     reading_on = [SimpleNamespace(incremental=True)]
-    incremental = SimpleNamespace(**{**vars(PIPELINE), "sources": lambda: reading_on})
+    incremental = Declared(**{**vars(PIPELINE), "sources": lambda: reading_on})
     text, _ = explained(lost, pipeline=incremental)
     assert text == (
         f"{beginning}Nothing else helps: an incremental source has no interval to reprocess"

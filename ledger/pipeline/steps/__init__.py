@@ -7,7 +7,7 @@ from ledger.pipeline.steps.base import Step
 from ledger.pipeline.steps.combine import CombineStep
 from ledger.pipeline.steps.sink import SinkStep
 from ledger.pipeline.steps.source import Notice, SourceStep
-from ledger.pipeline.steps.stage import Acks, Emits, StageStep
+from ledger.pipeline.steps.stage import Acks, AnchorsOf, Emits, StageStep
 from ledger.pipeline.steps.state import StateStep
 
 KINDS: tuple[type[Step], ...] = (SourceStep, StageStep, SinkStep, CombineStep, StateStep)
@@ -15,6 +15,7 @@ KINDS: tuple[type[Step], ...] = (SourceStep, StageStep, SinkStep, CombineStep, S
 __all__ = [
     "KINDS",
     "Acks",
+    "AnchorsOf",
     "CombineStep",
     "Emits",
     "Notice",

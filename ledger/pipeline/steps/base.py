@@ -59,6 +59,11 @@ class Step:
         return not self.ends_tracking
 
     @property
+    def carries(self) -> bool:
+        """Whether the library adds the anchors to what its function returns."""
+        return False
+
+    @property
     def needs_anchor(self) -> bool:
         """Whether it reads tracked rows alone."""
         return self.ends_tracking

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Acks = Literal["on_emit", "on_read", "explicit", "untracked"]
 Emits = Literal["any", "one"]
+AnchorsOf = Literal["carried", "by_hand", "merged_by_hand"]
 
 _AGGREGATES = frozenset(
     {"groupBy", "groupby", "rollup", "cube", "agg", "distinct",
@@ -41,7 +42,7 @@ class StageStep(Step):
     references: tuple[str, ...]
     emits: Emits = "any"
     schema: "StructType | str | None" = None
-    whole: bool = False
+    anchors: AnchorsOf = "carried"
     kind = "stage"
     in_words = "a stage"
     files = "outputs"
@@ -52,6 +53,11 @@ class StageStep(Step):
         output's.
         """
         return self.schema is not None
+
+    @property
+    def carries(self) -> bool:
+        """Whether the library adds the anchors to what the function returns."""
+        return self.anchors == "carried" and self.keeps_anchor and not self.by_record
 
     @property
     def columns(self) -> "StructType | str | None":
@@ -76,6 +82,7 @@ def stage_step(
     name = checked_name("stage", function.__name__)
     check_option(name, "acks", options["acks"], get_args(Acks))
     check_option(name, "emits", options["emits"], get_args(Emits))
+    check_option(name, "anchors", options["anchors"], get_args(AnchorsOf))
     inputs, references = parameters("stage", name, function, reads)
     return StageStep(name, function, inputs, references=references, **options)
 
@@ -102,8 +109,8 @@ def record_step(
 
 
 def warn_of_aggregates(step: StageStep) -> None:
-    """Warn of a tracked stage whose rows depend on which others are there: a record lost before
-    it leaves no trace in a total.
+    """Warn of a stage with anchors by hand whose rows depend on which others are there: a record
+    lost before it leaves no trace in a total.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(step.function)))
@@ -114,7 +121,8 @@ def warn_of_aggregates(step: StageStep) -> None:
     if named:
         warnings.warn(
             f"stage {step.name!r} calls {', '.join(sorted(named))}: what a record that is lost, or"
-            " replayed alone, leaves in a total or a window cannot be tracked. Declare it with"
-            " @pipeline.combine, or with whole=True",
+            " replayed alone, leaves in a total or a window cannot be tracked. Leave out"
+            ' anchors="by_hand", or declare it with @pipeline.combine or'
+            ' anchors="merged_by_hand"',
             stacklevel=4,
         )

@@ -56,11 +56,12 @@ _UNABRIDGED = {
 _KEEP_ONE = (
     "number the rows by row_number() over a window partitioned by the other columns, keep the"
     ' first and return the others as dropped(rows, "duplicate"); or group by the other columns'
-    " with {collect}, in a stage with whole=True. For duplicates within each record use"
+    ' with {collect}, in a stage with anchors="merged_by_hand". For duplicates within each record'
+    " use"
     f' groupBy("{ANCHOR}", ...)'
 )
 _GROUP = (
-    "group by the other columns with {collect}, in a stage with whole=True. To group"
+    'group by the other columns with {collect}, in a stage with anchors="merged_by_hand". To group'
     f" within each record, name {ANCHOR!r} first"
 )
 _WINDOW = f"leave it out of partitionBy. For a window within each record, name {ANCHOR!r} first"

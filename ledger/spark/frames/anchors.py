@@ -1,5 +1,6 @@
 """Anchors, the records that each row of a stage comes from: their columns, counts and checks."""
 
+from collections.abc import Collection
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -7,6 +8,7 @@ from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from ledger.core.column_names import ANCHOR, ANCHORS, DROPPED, FAILED, INPUT, PARENT, PREFIX, ROOT
 from ledger.errors import StageError
@@ -15,20 +17,22 @@ from ledger.pipeline.steps import StageStep
 from ledger.spark.job import Witness, observed
 
 
-def expected_type(pipeline: Pipeline, step: StageStep) -> str:
-    """Return the type of ``_anchor`` in a stage, as Spark writes it."""
+def anchor_type(step: StageStep) -> str:
+    """Return the type of an anchor of one record in a stage, as Spark writes it."""
     fields = ["root:bigint", "parent:bigint"]
     fields += ["input:string"] if len(step.inputs) > 1 else []
-    anchor = f"struct<{','.join(fields)}>"
-    return f"array<{anchor}>" if pipeline.graph.merges(step.name) else anchor
+    return f"struct<{','.join(fields)}>"
 
 
-def stored_anchor(pipeline: Pipeline, step: StageStep) -> list[Column]:
-    """Return ``_anchor`` as columns that store well: flat for one record, else a sorted list."""
-    if pipeline.graph.merges(step.name):
+def stored_anchor(frame: DataFrame) -> list[Column]:
+    """Return ``_anchor`` of a stage's output as columns that store well: flat for one record, else
+    a sorted list.
+    """
+    anchor = frame.schema[ANCHOR].dataType
+    if isinstance(anchor, T.ArrayType):
         return [F.sort_array(ANCHOR).alias(ANCHORS)]
-    names = ["root", "parent", *(["input"] if len(step.inputs) > 1 else [])]
-    return [F.col(f"{ANCHOR}.{name}").alias(f"{PREFIX}{name}") for name in names]
+    assert isinstance(anchor, T.StructType)
+    return [F.col(f"{ANCHOR}.{name}").alias(f"{PREFIX}{name}") for name in anchor.names]
 
 
 def _goes_on(frame: DataFrame) -> Column:
@@ -83,9 +87,9 @@ class OneRoot(Rooting):
         bare = self.wrote.rows - self.wrote.counted[_ROOTED]
         if bare:
             raise StageError(
-                f"stage {self._stage!r} returned {bare} rows whose {ANCHOR!r} is null, so they come"
-                " from no record: an outer join keeps rows of the other side; drop those, or"
-                " declare the stage with whole=True"
+                f"stage {self._stage!r} returned {bare} rows that come from no record of its"
+                " inputs, such as rows of a reference that a union or an outer join keeps: drop"
+                " those, or declare the reference as a source"
             )
 
     @property
@@ -149,9 +153,9 @@ class Roots(Rooting):
         metrics = self._metrics()
         if metrics["bare"]:
             raise StageError(
-                f"stage {self._stage!r} returned {metrics['bare']} rows with an empty {ANCHOR!r} or"
-                " a null in it, which come from no record: merge_anchors(...) unites those of all"
-                " inputs that a row may come from"
+                f"stage {self._stage!r} returned {metrics['bare']} rows that come from no record of"
+                " its inputs, such as rows of a reference that a union or an outer join keeps, or"
+                " the total of no rows: drop those, or declare the reference as a source"
             )
         if metrics["most"] is not None and int(metrics["most"]) > self._max_anchors:
             raise StageError(
@@ -175,11 +179,12 @@ class Roots(Rooting):
         return observed(self._observation, nothing)
 
 
-def rooting(pipeline: Pipeline, step: StageStep) -> Rooting:
-    """Return the ``Rooting`` of a stage. Its class depends on how many roots a row may have."""
+def rooting(pipeline: Pipeline, step: StageStep, columns: Collection[str]) -> Rooting:
+    """Return the ``Rooting`` of a stage whose output has these columns. Its class depends on how
+    many roots a row may have."""
     graph = pipeline.graph
     if not graph.tracks(step.name):
         return Rooting()
-    if graph.merges(step.name):
+    if ANCHORS in columns:
         return Roots(step, pipeline.max_anchors)
     return OptionalRoot(step) if graph.root_is_optional(step.name) else OneRoot(step)

@@ -106,6 +106,11 @@ def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
     return rows.select(*user_columns(rows), anchor.alias(ANCHOR))
 
 
+def has_lists(frames: Mapping[str, DataFrame]) -> bool:
+    """Return whether a row of these inputs may have several roots."""
+    return any(ROOTS in rows.columns for rows in frames.values())
+
+
 def root_rows(rows: DataFrame) -> DataFrame:
     """Return tracked input rows as ``ROOT`` and ``PARENT``: one for each root of a row."""
     root = F.explode(ROOTS).alias(ROOT) if ROOTS in rows.columns else F.col(ROOT)

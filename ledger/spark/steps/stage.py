@@ -1,25 +1,31 @@
 """Run a stage: call its function, write its output, and fold the deltas from the files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
+from ledger.batch.whole import note_whole
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
 from ledger.core.outcomes import Mark
-from ledger.errors import StageError
+from ledger.errors import CarryError, StageError
+from ledger.lineage.anchors import RowLists
+from ledger.lineage.carrier import Operation
+from ledger.lineage.carry import Following
 from ledger.lineage.sql_functions import in_sql, register_functions
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep, Step
 from ledger.sources.parsing.typed import quote_of, struct
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchor_use import Plan
-from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
-from ledger.spark.frames.inputs import anchored, input_frames, user_columns
+from ledger.spark.frames.anchors import anchor_type, rooting, stored_anchor
+from ledger.spark.frames.inputs import anchored, has_lists, input_frames, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.job import STORED, Job, require_equal, write_files
 from ledger.spark.steps.anchor_errors import explained_anchors, how_to_keep
@@ -37,8 +43,10 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     frames = input_frames(job, run)
     arguments = side_inputs(job, run.batch, step)
     output = stage_output(job.pipeline, step, frames, arguments)
-    rows, folder = rooting(job.pipeline, step), job.folder(run)
-    write_files(rows.watch(output), folder, STORED)
+    if step.carries:
+        note_whole(job.database, job.pipeline, run, [*map(str, output.gathering)])
+    rows, folder = rooting(job.pipeline, step, output.rows.columns), job.folder(run)
+    write_files(rows.watch(output.rows), folder, STORED)
     manifest, wrote = take_manifest(folder), rows.wrote
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
     rows.check()
@@ -55,44 +63,113 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     return record
 
 
+@dataclass(frozen=True)
+class StageOutput:
+    """Rows that a stage writes, with the anchor as columns that store well.
+
+    ``gathering``: operations of its plan whose rows depend on which other rows there are.
+    """
+
+    rows: DataFrame
+    gathering: Sequence[Operation] = ()
+
+
 def stage_output(
     pipeline: Pipeline,
     step: StageStep,
     frames: Mapping[str, DataFrame],
     arguments: Mapping[str, Any],
-) -> DataFrame:
-    """Call a stage's function, and return its output with the anchor as columns that store well.
+) -> StageOutput:
+    """Call a stage's function, and return its output.
 
-    ``frames``: as of ``input_frames``; ``arguments``: as of ``side_inputs``. Raises StageError if
-    the output cannot be tracked.
+    ``frames``: as of ``input_frames``; ``arguments``: as of ``side_inputs``. Frames of a Spark
+    Connect server have no plan here, so there a function returns its anchors by hand. Raises
+    StageError if the output cannot be tracked.
     """
-    tracked, as_list = pipeline.graph.tracks(step.name), pipeline.graph.merges(step.name)
-    inputs = [
-        anchored(rows, as_list=as_list) if tracked else rows.select(*user_columns(rows))
-        for rows in frames.values()
-    ]
-    marks: list[Mark] = []
+    if not pipeline.graph.tracks(step.name):
+        inputs = [rows.select(*user_columns(rows)) for rows in frames.values()]
+        with explained_anchors(step, inputs[0], "untracked"):
+            result = step.function(*inputs, **arguments)
+            return StageOutput(_unanchored(step, *_output_and_marks(step, result)))
+    if step.carries and all(isinstance(rows, ClassicDataFrame) for rows in frames.values()):
+        return _carried(step, frames, arguments)
+    as_list = step.anchors == "merged_by_hand" or has_lists(frames)
+    inputs = [anchored(rows, as_list=as_list) for rows in frames.values()]
     if step.by_record:
-        frame = _run_records(step, *inputs)
-    else:
-        register_functions(inputs[0])
-        with explained_anchors(pipeline, step, inputs[0]):
-            frame, marks = _output_and_marks(step, step.function(*inputs, **arguments))
-            if not tracked:
-                return _unanchored(step, frame, marks)
-            check_output(pipeline, step, frame)
+        return StageOutput(_stored(step, _run_records(step, *inputs), [], []))
+    register_functions(inputs[0])
+    with explained_anchors(step, inputs[0], "lists" if as_list else "one"):
+        frame, marks = _output_and_marks(step, step.function(*inputs, **arguments))
+        check_output(step, frame, as_list=as_list)
+    for mark in marks:
+        check_anchor(step, f"{mark.kind}(...)", mark.frame, as_list=as_list)
+    return StageOutput(_stored(step, frame, marks, [mark.frame for mark in marks]))
+
+
+def _carried(
+    step: StageStep, frames: Mapping[str, DataFrame], arguments: Mapping[str, Any]
+) -> StageOutput:
+    """Return the output of an ordinary function, to which anchors are carried."""
+    try:
+        inputs = {f"input {name!r}": anchored(rows) for name, rows in frames.items()}
+        form = RowLists(anchor_type(step))
+        following = Following(f"stage {step.name!r}", inputs, form)
+        with following.watching(), explained_anchors(step, following.bare[0], "carried"):
+            frame, marks = _output_and_marks(step, step.function(*following.bare, **arguments))
+        check_frame(step, frame)
+        assert isinstance(frame, DataFrame)
+        following.require_inputs([frame, *(mark.frame for mark in marks)])
+        marks += _consulted(following, [frame, *(mark.frame for mark in marks)])
+        carried = [
+            following.carried(each, [ANCHOR], id_alone=True)
+            for each in (frame, *(mark.frame for mark in marks))
+        ]
+    except CarryError as exc:
+        if not exc.anchors:
+            raise StageError(str(exc)) from exc
+        raise StageError(
+            f'{exc}. Or declare stage {step.name!r} with anchors="{exc.anchors}", and return'
+            f" {ANCHOR!r}"
+        ) from exc
+    if any(isinstance(each.schema[ANCHOR].dataType, T.ArrayType) for each in carried):
+        carried = [*map(_as_lists, carried)]
+    output, *marked = carried
+    stored = _stored(step, output, marks, marked)
+    return StageOutput(stored, tuple(following.carrier.gathering))
+
+
+def _as_lists(frame: DataFrame) -> DataFrame:
+    if isinstance(frame.schema[ANCHOR].dataType, T.ArrayType):
+        return frame
+    return frame.withColumn(ANCHOR, F.when(F.col(ANCHOR).isNotNull(), F.array(ANCHOR)))
+
+
+def _consulted(following: Following, frames: Sequence[DataFrame]) -> list[Mark]:
+    """Return marks that ack the rows of inputs that only decide which rows of others are kept."""
+    return [
+        Mark("dropped", following.bare[number], f"consulted by {operation}", is_own=True)
+        for number, operation in following.only_consulted(frames).items()
+    ]
+
+
+def _stored(
+    step: StageStep, frame: DataFrame, marks: Sequence[Mark], marked: Sequence[DataFrame]
+) -> DataFrame:
+    """Return rows with ``_anchor``, and after them the marked ones, as they are stored. ``marked``:
+    the frames of the marks, with ``_anchor``.
+    """
     reasons = [
         (F.col(name) if step.by_record else _reason(F.col(name))).alias(name)
         for name in (FAILED, DROPPED)
         if name in frame.columns
     ]
-    output = frame.select(*user_columns(frame), *stored_anchor(pipeline, step), *reasons)
-    for mark in marks:  # stored with anchor and reason, and no columns of the user's
-        check_anchor(pipeline, step, f"{mark.kind}(...)", mark.frame)
+    output = frame.select(*user_columns(frame), *stored_anchor(frame), *reasons)
+    # Stored with anchor and reason, and no columns of the user's.
+    for mark, rows in zip(marks, marked, strict=True):
         column = FAILED if mark.kind == "failed" else DROPPED
-        reason = _reason(F.lit(mark.reason)).alias(column)
-        marked = mark.frame.select(*stored_anchor(pipeline, step), reason)
-        output = output.unionByName(marked, allowMissingColumns=True)
+        reason = F.lit(mark.reason) if mark.is_own else _reason(F.lit(mark.reason))
+        own = rows.select(*stored_anchor(rows), reason.alias(column))
+        output = output.unionByName(own, allowMissingColumns=True)
     return output
 
 
@@ -179,10 +256,12 @@ def check_frame(step: Step, frame: object) -> None:
     if repeated:
         raise StageError(
             f"{what} returned column {repeated[0]!r} twice: drop or rename one"
-            + (", in a whole stage by merge_anchors(...)" if repeated[0] == ANCHOR else "")
+            + (", by merge_anchors(...)" if repeated[0] == ANCHOR else "")
         )
     own = frozenset[str]() if step.ends_tracking else frozenset({ANCHOR, FAILED})
     check_names(f"{what} returned", frame.columns, own=own)
+    if FAILED in frame.columns and not isinstance(frame.schema[FAILED].dataType, T.StringType):
+        raise StageError(f"{what}: {FAILED!r} is the reason of a failure, so it must be a string")
     for column in frame.schema:
         if column.name != ANCHOR and f'"name":"{ANCHOR}"' in column.dataType.json():
             raise StageError(
@@ -197,37 +276,31 @@ def check_frame(step: Step, frame: object) -> None:
                 )
 
 
-def check_output(pipeline: Pipeline, step: StageStep, frame: object) -> None:
+def check_output(step: StageStep, frame: object, *, as_list: bool) -> None:
     """Raise StageError unless a stage returned a frame that keeps its anchor."""
     check_frame(step, frame)
     assert isinstance(frame, DataFrame)
-    stage = step.name
-    check_anchor(pipeline, step, "a frame", frame)
-    if FAILED in frame.columns and not isinstance(frame.schema[FAILED].dataType, T.StringType):
-        raise StageError(
-            f"stage {stage!r}: {FAILED!r} is the reason of a failure, so it must be a string"
-        )
+    check_anchor(step, "a frame", frame, as_list=as_list)
 
 
-def check_anchor(pipeline: Pipeline, step: StageStep, what: str, frame: DataFrame) -> None:
+def check_anchor(step: StageStep, what: str, frame: DataFrame, *, as_list: bool) -> None:
     """Raise StageError unless a frame that a stage returned keeps its anchor as it came."""
     stage = step.name
     plan = Plan.of(frame)
     if ANCHOR not in frame.columns:
         raise StageError(
             f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked:"
-            f" {how_to_keep(pipeline, step, frame, plan.loss())}"
+            f" {how_to_keep(frame, plan.loss(), as_list=as_list)}"
         )
     collect = f"collect_anchors(), or in SQL {in_sql('collect_anchors', frame)}"
     comparison = plan.comparison(collect)
     if comparison:
         raise StageError(f"stage {stage!r}: {comparison}")
     actual = frame.schema[ANCHOR].dataType.simpleString()
-    expected = expected_type(pipeline, step)
+    expected = f"array<{anchor_type(step)}>" if as_list else anchor_type(step)
     if actual == f"array<{expected}>":
         raise StageError(
-            f"stage {stage!r} merges anchors: a row of several records makes a stage whole, so"
-            " declare it with whole=True"
+            f'stage {stage!r} merges anchors: declare it with anchors="merged_by_hand"'
         )
     if actual != expected:
         raise StageError(

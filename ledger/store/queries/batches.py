@@ -224,6 +224,32 @@ def declare_steps(
     return int(connection.execute(statement, keys).scalar_one())
 
 
+def set_steps(connection: Connection, batch_id: int, version: int) -> None:
+    """Give a batch another version of its pipeline's steps."""
+    connection.execute(
+        text("UPDATE batch SET steps_version = :version WHERE batch_id = :id"),
+        {"id": batch_id, "version": version},
+    )
+
+
+def latest_steps(connection: Connection, pipeline: str) -> list[DeclaredStep]:
+    """Return the steps of the batch of a pipeline that was opened last, in order; none if it has no
+    batch.
+    """
+    statement = text("""
+        SELECT d.declaration FROM (
+          SELECT b.pipeline_id, b.steps_version FROM batch b
+          WHERE b.pipeline_id = (SELECT pipeline_id FROM pipeline WHERE name = :pipeline)
+          ORDER BY b.batch_id DESC LIMIT 1
+        ) latest
+        JOIN declared_step d
+          ON d.pipeline_id = latest.pipeline_id AND d.version = latest.steps_version
+        ORDER BY d.number
+    """)
+    rows = connection.execute(statement, {"pipeline": pipeline})
+    return [DeclaredStep.of(row.declaration) for row in rows]
+
+
 def save_source(connection: Connection, values: Mapping[str, Any]) -> None:
     """Insert what a batch reads of one source, or update it if a reopened batch claims again. The
     unique claim is checked by ``claiming_batch`` before.
