@@ -13,6 +13,8 @@ from ledger.cli.porting.reading import AS_IS, JobFile
 from ledger.cli.porting.steps import Stage, clean, steps_of
 from ledger.errors import InputError
 
+_FILTERS = frozenset({"dropna", "filter", "limit", "sample", "subtract", "where"})
+
 
 @dataclass(frozen=True)
 class Port:
@@ -41,7 +43,7 @@ def port(path: Path, expected: Sequence[ExpectedLoss] = ()) -> Port:
     declared = "\n".join([f"pipeline = Pipeline({quoted(name)})", *blocks])
     stages = [writer.stage(stage) for stage in steps.stages]
     sinks = "\n".join(writer.sink(write) for write in flow.writes)
-    todo = [*dict.fromkeys([*writer.todo, *flow.todo])]
+    todo = [*dict.fromkeys([*writer.todo, *flow.todo, *_filters(flow.job)])]
     if writer.imports_job:
         if flow.job.starts is not None:
             todo.insert(
@@ -225,6 +227,18 @@ class _Writer:
         elif job.stars and not hasattr(builtins, name):
             self.imports |= {*job.stars}
         return ""
+
+
+def _filters(job: JobFile) -> Iterator[str]:
+    """Yield lines on the calls that leave rows out, which a pipeline takes for losses."""
+    for node in ast.walk(job.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name in _FILTERS:
+                yield (
+                    f"{job.place(node)}: rows that {name}() leaves out are lost: if that is meant,"
+                    " return them from the stage as dropped(rows, reason)"
+                )
 
 
 def _in_brackets(text: str) -> str:
