@@ -26,8 +26,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Mark:
-    """Rows of ``frame`` that are marked as dropped, acked or failed for a
-    reason.
+    """Rows of ``frame`` that are marked as dropped, acked or failed for a reason.
 
     ``is_own``: the reason is the library's, and has no value of a record.
     """

@@ -103,7 +103,7 @@ def test_an_ordinary_function_is_tracked(spark, name):
 
 
 def drops_of(result):
-    """How many records were dropped on purpose, by reason without the line."""
+    """Number of records that were dropped on purpose, by reason without the line."""
     rows = result.lab.database.transact(
         lambda c: c.exec_driver_sql("SELECT reason, records FROM ackledger.step_run_drop").all()
     )
@@ -184,7 +184,7 @@ def test_an_input_that_only_decides_is_acked(spark, function, words, lost):
 
 
 def test_marks_of_ordinary_frames(spark):
-    """What a function drops and fails needs no anchor either, and may be aggregated before."""
+    """Frames that a function drops or fails need no anchor either, and may be aggregates."""
 
     def changed(orders):
         big = orders.groupBy("shop").agg(F.count("*").alias("n")).where("n > 1")
@@ -309,8 +309,8 @@ def test_a_function_that_gathers_only_in_the_replay(runner, tmp_path):
 
 
 def test_a_sink_that_cannot_follow_a_whole_stage(runner, tmp_path):
-    """What contradicts a whole stage is said when its plan shows that it is one, before it writes,
-    and from then on when a batch opens.
+    """A contradiction to a whole stage is said when its plan shows that it is one, before it
+    writes.
     """
     write_orders(tmp_path)
     run = runner(declared(lambda orders: orders.distinct(), dedup="exact"))
@@ -333,7 +333,7 @@ def test_a_sink_that_a_whole_stage_had_ruled_out(runner, tmp_path):
 
 
 def test_an_older_attempt_changes_nothing(runner, tmp_path):
-    """What a run shows of its stage counts only as long as it runs: a newer one may have committed
+    """The plan of a run counts only as long as it runs: a newer attempt may have committed
     with another plan.
     """
     write_orders(tmp_path)

@@ -36,7 +36,7 @@ def job(tmp_path):
 
 
 def noted(job: JobAudit) -> list[str]:
-    """What the notes name, each of a line of this file or of none."""
+    """Names in the notes, each of a line of this file or of none."""
     assert all(note.endswith(UNSEEN) for note in job.notes)
     names = {note.removesuffix(UNSEEN): note.split(" at ")[0] for note in job.notes}
     places = {each.split(" at ")[1].split(":")[0] for each in names}
@@ -105,7 +105,7 @@ def test_commands_of_libraries_themselves_are_not_noted(job):
 
 
 def test_processes_are_noted(job):
-    """What a child changes is in no note of the audit's own process."""
+    """Changes by a child are in no note of the audit's own process."""
     for method in ("fork", "spawn"):
         process = multiprocessing.get_context(method).Process(target=os.getpid)
         process.start()
