@@ -15,7 +15,7 @@ from ledger.errors import FencedError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import Step
 from ledger.store.connection import Database
-from ledger.store.queries import batches, combines, publications
+from ledger.store.queries import batches, following, publications
 from ledger.store.queries.batches import Batch
 
 
@@ -27,7 +27,7 @@ def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
 
     def ask(connection: Connection) -> bool:
         pending = publications.pending(connection, batch_id)
-        return combines.is_due(connection, batch_id, names) or any(
+        return following.combine_is_due(connection, batch_id, names) or any(
             row.sink in names for row in pending
         )
 
@@ -40,7 +40,7 @@ def open_due(database: Database, batch_id: int, step: Step, attempt: Attempt) ->
     def work(connection: Connection) -> OpenedRun | None:
         batch = batches.lock_family(connection, batch_id)
         assert batch is not None
-        if not combines.is_due(connection, batch_id, [step.name]):
+        if not following.combine_is_due(connection, batch_id, [step.name]):
             return None
         reads = () if step.reads_family else require_step(batch, step.name).reads
         inputs = partial(committed_runs, steps=reads)
@@ -53,7 +53,7 @@ def require_last(connection: Connection, batch: Batch) -> None:
     """Raise FencedError if another batch of the family was settled since the run began. The caller
     is a commit, which has locked the original.
     """
-    if not combines.is_last(connection, batch.batch_id):
+    if not batches.is_last(connection, batch.batch_id):
         raise FencedError(
             f"another batch of the family of batch {batch.original_id} was settled meanwhile: its"
             " combine takes the place of this one"

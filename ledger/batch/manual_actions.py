@@ -112,7 +112,7 @@ def restart(database: Database, batch_id: int) -> Advice:
         runs.supersede_all(connection, batch_id)
         runs.fence_running(connection, batch_id)
         batches.set_first_attempt(connection, batch_id, runs.draw_number(connection))
-        batches.set_released(connection, batch_id, released=False)
+        batches.withdraw_release(connection, batch_id)
         batches.hold(connection, batch_id, HoldCause.RESTART, "All its steps run again")
         return stands_at(connection, batches.get_batch(connection, batch_id))
 
@@ -166,7 +166,7 @@ def quarantine(
         message, original = _locate(connection, record, batch_id)
         locked = batches.lock_batch(connection, original)
         assert locked is not None
-        moved = records.quarantine(
+        moved = acceptances.quarantine(
             connection, original, message, step, text, by, whole=locked.is_whole
         )
         if moved == 0:

@@ -13,8 +13,8 @@ from ledger.storage.folders import (
     size_of,
 )
 from ledger.store.connection import Database
-from ledger.store.queries import root_files as queries
-from ledger.store.queries.root_files import RunWithRootFiles
+from ledger.store.queries import retention
+from ledger.store.queries.retention import RunWithRootFiles
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def remove_root_files(database: Database, batch_id: int) -> None:
     reached("root files pending")
     removed = []
     try:
-        for run in database.transact(lambda c: queries.ended_of(c, batch_id)):
+        for run in database.transact(lambda c: retention.ended_with_root_files(c, batch_id)):
             try:
                 if reachable(run.root_files):
                     remove(run)
@@ -52,4 +52,5 @@ def remove(run: RunWithRootFiles, *, dry_run: bool = False) -> Size:
 def note_removed(database: Database, rows: Sequence[RunWithRootFiles]) -> None:
     """Note that the root files of these runs are gone."""
     if rows:
-        database.transact(lambda c: queries.forget(c, [run.step_run_id for run in rows]))
+        run_ids = [run.step_run_id for run in rows]
+        database.transact(lambda c: retention.forget_root_files(c, run_ids))

@@ -396,7 +396,7 @@ def _hold(
     cause = HoldCause.CHECK if preview is None else HoldCause.FAILURES
     batches.hold(connection, batch.batch_id, cause, reason)
     if preview is None:  # a release was meant for another reason than this one
-        batches.set_released(connection, batch.batch_id, released=False)
+        batches.withdraw_release(connection, batch.batch_id)
     else:
         keep(connection, batch.batch_id, preview)
     reached("holding")

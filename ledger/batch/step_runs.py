@@ -34,7 +34,7 @@ from ledger.errors import (
 from ledger.storage.folders import runs_beside
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
-from ledger.store.queries import batches, numbering, runs
+from ledger.store.queries import batches, runs, upkeep
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Run
 
@@ -392,7 +392,7 @@ def note_folder(database: Database, run: OpenedRun, folder: str | None) -> None:
     stored = runs_beside(folder)  # before the ledger is asked: who writes there has noted it
 
     def work(connection: Connection) -> None:
-        if unknown := numbering.unknown_runs(connection, run.batch.batch_id, list(stored)):
+        if unknown := upkeep.unknown_runs(connection, run.batch.batch_id, list(stored)):
             others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
             raise ConfigurationError(
                 f"{stored[unknown[0]]}{others}: expected folders of runs that the ledger knows of"

@@ -3,8 +3,7 @@
 See docs/decisions/017-one-statement-as-the-reader.md for what protects the ledger from a query.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
@@ -72,7 +71,13 @@ def answer(database: Database, query: str) -> list[dict[str, Any]]:
         digits = query.encode().hex()
     except UnicodeEncodeError as exc:
         raise InputError(f"the query is not valid UTF-8 at character {exc.start + 1}") from exc
-    with _session(database) as connection:
+    with translated(database), _connected(database) as connection:
+        keys = {"readers": [READER, PAYLOAD_READER], "owner": OWNER}
+        power = connection.execute(_POWERS, keys).scalar()
+        if power is not None:
+            raise ConfigurationError(
+                f"queries need a login that can only read, and {power}. {_LOGIN}"
+            )
         try:
             connection.exec_driver_sql(_OPEN.format(digits=digits))
             result = connection.exec_driver_sql("FETCH ALL FROM answer")
@@ -93,19 +98,6 @@ def _numbered(columns: Iterable[str]) -> list[str]:
         numbered = (f"{name}_{number}" for number in count(2))
         names.append(name if name not in names else next(n for n in numbered if n not in names))
     return names
-
-
-@contextmanager
-def _session(database: Database) -> Iterator[Connection]:
-    """Open a session of the reader's login, in a read-only transaction."""
-    with translated(database), _connected(database) as connection:
-        keys = {"readers": [READER, PAYLOAD_READER], "owner": OWNER}
-        power = connection.execute(_POWERS, keys).scalar()
-        if power is not None:
-            raise ConfigurationError(
-                f"queries need a login that can only read, and {power}. {_LOGIN}"
-            )
-        yield connection
 
 
 def _connected(database: Database) -> Connection:

@@ -2,7 +2,7 @@
 ledger's database.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from typing import Any
@@ -108,12 +108,12 @@ class Database:
     @cached_property
     def reader(self) -> Engine:
         """Connections for our own queries: every transaction is read-only."""
-        return self._as(READER, _READ_ONLY)
+        return self._as(READER)
 
     @cached_property
     def payload_reader(self) -> Engine:
         """Connections for our own queries that need the raw text of records; read-only too."""
-        return self._as(PAYLOAD_READER, _READ_ONLY)
+        return self._as(PAYLOAD_READER)
 
     @cached_property
     def autocommit(self) -> Engine:
@@ -134,9 +134,9 @@ class Database:
         engine = _engine(self.reader_url, poolclass=NullPool)
         return engine.execution_options(**{_OWN_SETTINGS: {**_READ_ONLY, **limits}})
 
-    def _as(self, role: str, settings: Mapping[str, str] | None = None) -> Engine:
-        own = {**(settings or {}), "role": role}
-        return self.plain.execution_options(**{_OWN_SETTINGS: own})
+    def _as(self, role: str) -> Engine:
+        reads = _READ_ONLY if role in (READER, PAYLOAD_READER) else {}
+        return self.plain.execution_options(**{_OWN_SETTINGS: {**reads, "role": role}})
 
     @property
     def _own(self) -> Engine:

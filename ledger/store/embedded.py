@@ -225,7 +225,12 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
             )
         if by_root:
             account = account_of_server()
-            _require_reach(folder, account)
+            if closed := first_closed(folder.parent, account):
+                raise ConfigurationError(
+                    f"run by root, the embedded PostgreSQL runs as user {account.name}, and"
+                    f" {closed} is closed to it: choose an ACKLEDGER_HOME that user {account.name}"
+                    " can reach, for example /var/lib/ackledger, or run this as an ordinary user"
+                )
             programs = _within_reach(programs, folder.parent, account)
             # As root it would open these folders to all users, with all above them.
             wheel.ensure_prefix_permissions = _left_alone
@@ -278,17 +283,6 @@ def reachable(home: Path) -> bool:
     except KeyError:  # not made yet
         uid = -1
     return first_closed(_folder(home).parent, _account_of(uid)) is None
-
-
-def _require_reach(folder: Path, account: Account) -> None:
-    """Raise ConfigurationError unless ``account`` reaches the server's folder."""
-    closed = first_closed(folder.parent, account)
-    if closed is not None:
-        raise ConfigurationError(
-            f"run by root, the embedded PostgreSQL runs as user {account.name}, and {closed} is"
-            f" closed to it: choose an ACKLEDGER_HOME that user {account.name} can reach, for"
-            " example /var/lib/ackledger, or run this as an ordinary user"
-        )
 
 
 def _within_reach(programs: Path, home: Path, account: Account) -> Path:

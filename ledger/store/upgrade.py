@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
-
 from ledger.databases.driver_errors import translated
 from ledger.errors import ConfigurationError, InputError, UnavailableError
 from ledger.settings import Settings
@@ -41,14 +39,12 @@ def connect(settings: Settings) -> Database:
     users, so ConfigurationError advises to run ``ackledger db upgrade``.
     """
     database = Database.from_settings(settings)
-    if settings.database_url is None and _is_behind(database.revision()):
-        upgrade(database)
+    if settings.database_url is None:
+        revision = database.revision()
+        if revision is None or (revision != head() and is_known(revision)):
+            upgrade(database)
     database.check()
     return database
-
-
-def _is_behind(revision: str | None) -> bool:
-    return revision is None or (revision != head() and is_known(revision))
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ def _migrate(database: Database, act: Callable[["Config"], None]) -> None:
     config = _config()
     with translated(database), database.plain.begin() as connection:
         require_server(connection)
-        _lock(connection)
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
         config.attributes["connection"] = connection
         act(config)
 
@@ -152,7 +148,3 @@ def _config() -> "Config":
     config = Config()
     config.set_main_option("script_location", str(folder()))
     return config
-
-
-def _lock(connection: Connection) -> None:
-    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")

@@ -23,7 +23,7 @@ from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
 from ledger.store.connection import Database
 from ledger.store.embedded import ensure_database
-from ledger.store.queries import health
+from ledger.store.queries import upkeep
 from ledger.store.upgrade import downgrade, upgrade
 from tests.support.dying import dies_at
 
@@ -387,7 +387,7 @@ def test_a_schema_that_goes_while_it_is_used(lab):
     database = Database(lab.url)
     lab.empty()
     with pytest.raises(ConfigurationError) as raised:
-        database.transact(health.last_sweep, engine=database.reader)
+        database.transact(upkeep.last_sweep, engine=database.reader)
     database.dispose()
     (command,) = printed_in(str(raised.value)).values()
     assert lab.type(command)[0] == 0

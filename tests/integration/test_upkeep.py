@@ -8,7 +8,7 @@ from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from ledger import ParquetSink, Pipeline
 from ledger.batch.upkeep import sweeper
 from ledger.settings import Settings
-from ledger.store.queries import following, health, publications, upkeep
+from ledger.store.queries import following, publications, upkeep
 from tests.support.ledgers import pipeline as chain
 
 
@@ -84,7 +84,7 @@ def test_a_table_that_cannot_be_vacuumed_stays_pending(ledger, with_dead_rows, c
         other.exec_driver_sql("ALTER INDEX step_run_drop_pkey SET TABLESPACE pg_default")
         swept = ledger.sweep()
         assert swept.errors == {}
-        assert ledger.transact(health.last_sweep).swept_at is not None
+        assert ledger.transact(upkeep.last_sweep).swept_at is not None
         assert "table ackledger.step_run_drop is left for the next sweep to vacuum" in caplog.text
         assert vacuumed(ledger) == ("step_run_input",)
     ledger.sweep()

@@ -16,7 +16,7 @@ from ledger.core.states import BatchStatus, FailureCause
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
-from ledger.store.queries import batches, holds, records
+from ledger.store.queries import acceptances, batches, holds, records
 from ledger.store.queries.holds import SampledRecord
 from ledger.store.queries.records import DecidedAttempt, EmittedRoot, FailedMessage, LastFailure
 
@@ -86,7 +86,7 @@ def explained(database: Database, number: int) -> Explanation:
     if record is None:
         return database.transact(lambda c: _without_failure(c, number))
     tried = database.transact(lambda c: records.attempts(c, record.message_id))
-    decided = database.transact(lambda c: records.decisions(c, record.message_id))
+    decided = database.transact(lambda c: acceptances.decisions(c, record.message_id))
     last_seen, missing = _last_seen(record)
     own = {"cause": FailureCause(record.cause), "state": state_of(record)}
     case = Case(**{**_columns(record, Case), **own}, record=record.message_id)

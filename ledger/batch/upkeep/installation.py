@@ -17,7 +17,7 @@ from ledger.errors import ConfigurationError
 from ledger.settings import Settings
 from ledger.storage.folders import require_storage
 from ledger.store.connection import OWNER, PAYLOAD_READER, READER, WRITER, Database
-from ledger.store.queries import batches, health
+from ledger.store.queries import batches, upkeep
 from ledger.store.upgrade import connect
 
 MOST_SKEW = timedelta(seconds=30)
@@ -103,7 +103,7 @@ def _roles(database: Database) -> str:
     """Return the roles that the ledger's user has, and those that it lacks. Raises
     ConfigurationError if it lacks one that a run needs.
     """
-    held = database.transact(lambda c: health.roles_held(c, list(_ROLES)), engine=database.plain)
+    held = database.transact(lambda c: upkeep.roles_held(c, list(_ROLES)), engine=database.plain)
     missing = [role for role in (WRITER, READER) if role not in held]
     if missing:
         raise ConfigurationError(
@@ -129,7 +129,7 @@ def _clock(database: Database) -> str:
     clock.
     """
     before = datetime.now(UTC)
-    theirs = database.transact(health.last_sweep, engine=database.reader).now
+    theirs = database.transact(upkeep.last_sweep, engine=database.reader).now
     after = datetime.now(UTC)
     skew = max(before - theirs, theirs - after, timedelta(0))
     text = f"within {max(1, round(skew.total_seconds()))} s of the database's"
@@ -146,7 +146,7 @@ def _sweeper(database: Database) -> str:
     """Return when the sweeper last ran. Raises ConfigurationError if a batch has been waiting for
     it.
     """
-    row = database.transact(health.last_sweep, engine=database.reader)
+    row = database.transact(upkeep.last_sweep, engine=database.reader)
     ago = "it never ran" if row.swept_at is None else f"it ran {_ago(row.now - row.swept_at)}"
     waited = row.opened_at is not None and row.now - row.opened_at > SWEPT_EVERY
     if waited and (row.swept_at is None or row.now - row.swept_at > SWEPT_EVERY):
@@ -164,7 +164,7 @@ def _batches(database: Database) -> str:
     """
 
     def waiting(connection: Connection) -> list[int]:
-        numbers = health.open_for(connection, SWEPT_EVERY, MOST_OPEN)
+        numbers = upkeep.open_for(connection, SWEPT_EVERY, MOST_OPEN)
         opened = [batches.get_batch(connection, number) for number in numbers]
         return [batch.batch_id for batch in opened if needs_refinement(connection, batch)]
 

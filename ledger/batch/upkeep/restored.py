@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from ledger.store.connection import Database
-from ledger.store.queries import batches, numbering
+from ledger.store.queries import batches, upkeep
 
 # By how much the numbers are moved on. Nothing shows how many the ledger gave since its backup:
 # files expire, and a sink may be of any kind. So each step is more than years give: ten thousand
@@ -43,14 +43,14 @@ def restored(database: Database) -> Restored:
     """
 
     def work(connection: Connection) -> Restored:
-        newest = numbering.newest_batch(connection)
-        undecided = numbering.undecided_batches(connection)
+        newest = batches.newest_batch(connection)
+        undecided = batches.undecided_batches(connection)
         return Restored(
             newest,
             undecided,
-            numbering.move_on(connection, "batch", "batch_id", BATCHES),
-            numbering.move_on(connection, "step_run", "step_run_id", RUNS),
-            numbering.move_on(connection, "step_run", "attempt_number", RUNS, "attempt_number"),
+            upkeep.move_on(connection, "batch", "batch_id", BATCHES),
+            upkeep.move_on(connection, "step_run", "step_run_id", RUNS),
+            upkeep.move_on(connection, "step_run", "attempt_number", RUNS, "attempt_number"),
             batches.reserve_roots(connection, RECORDS, span=1) + RECORDS,
         )
 

@@ -36,9 +36,7 @@ from ledger.storage.folders import (
 )
 from ledger.store.connection import Database
 from ledger.store.queries import batches, pipelines, retention, runs
-from ledger.store.queries.retention import NeededFamily, RunWithFiles
-from ledger.store.queries.root_files import RunWithRootFiles
-from ledger.store.queries.root_files import unneeded as root_files_left
+from ledger.store.queries.retention import NeededFamily, RunWithFiles, RunWithRootFiles
 
 _AT_ONCE = 500  # families that are looked at in one statement
 _WRITTEN = {step.kind: step.files for step in steps.KINDS}
@@ -128,7 +126,9 @@ def gc_once(
     before = instant - timedelta(seconds=SHORTEST_KEEP_SECONDS)
     dead = database.transact(lambda c: retention.dead_runs(c, *rules.scope, before))
     work.remove_dead([run for run in dead if run.batch_id not in todo])
-    rest = database.transact(lambda c: root_files_left(c, rules.pipeline, rules.families, before))
+    rest = database.transact(
+        lambda c: retention.unneeded_root_files(c, rules.pipeline, rules.families, before)
+    )
     work.remove_root_files(rest)
     return Collected(rules.dry_run, tuple(free), work.removed, tuple(needs), work.errors)
 

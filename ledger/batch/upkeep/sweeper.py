@@ -13,7 +13,7 @@ from ledger.batch.settlement import Settlement, settle_once
 from ledger.databases.driver_errors import translated
 from ledger.errors import LedgerError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, following, health, replays, upkeep
+from ledger.store.queries import batches, following, replays, upkeep
 from ledger.store.queries.replays import ReplayRequest
 
 NOTED_AT_ONCE = 100  # batches that are locked in one transaction, with their pipelines
@@ -85,7 +85,7 @@ def sweep_once(
     for batch_id in database.transact(upkeep.decided_with_deltas):
         database.transact(partial(upkeep.remove_deltas, batch_id=batch_id))
     _vacuum(database, vacuum_after_seconds)
-    database.transact(health.note_sweep)
+    database.transact(upkeep.note_sweep)
     return Swept(tuple(settled), tuple(asking), tuple(overdue), errors)
 
 

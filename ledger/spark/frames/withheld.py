@@ -11,7 +11,7 @@ from ledger.errors import InputError, StageError
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
-from ledger.store.queries import batches, combines, publications, runs
+from ledger.store.queries import batches, publications, runs
 
 
 class Withheld:
@@ -58,7 +58,7 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
     """
     parts: list[DataFrame] = []
     types: dict[str, str] = {}
-    outputs = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
+    outputs = job.database.transact(lambda c: runs.committed_outputs(c, original_id, reads))
     for batch_id, run_id in outputs:
         if run_id is None:
             raise InputError(

@@ -141,7 +141,7 @@ def get_batch(connection: Connection, batch_id: int) -> Batch:
     statement = text(_BATCH + "WHERE b.batch_id = :id")
     batch = first_of(_batch, connection.execute(statement, {"id": batch_id}))
     if batch is None:
-        last = connection.execute(text("SELECT max(batch_id) FROM batch")).scalar()
+        last = newest_batch(connection)
         latest = "which has none yet" if last is None else f"whose latest is {last}"
         raise InputError(f"batch {batch_id} is not in the ledger, {latest}: see 'ackledger status'")
     return batch
@@ -226,10 +226,8 @@ def declare_steps(
 
 def set_steps(connection: Connection, batch_id: int, version: int) -> None:
     """Give a batch another version of its pipeline's steps."""
-    connection.execute(
-        text("UPDATE batch SET steps_version = :version WHERE batch_id = :id"),
-        {"id": batch_id, "version": version},
-    )
+    statement = text("UPDATE batch SET steps_version = :version WHERE batch_id = :id")
+    connection.execute(statement, {"id": batch_id, "version": version})
 
 
 def latest_steps(connection: Connection, pipeline: str) -> list[DeclaredStep]:
@@ -258,8 +256,7 @@ def save_source(connection: Connection, values: Mapping[str, Any]) -> None:
         key: None if values[key] is None else json.dumps(values[key])
         for key in ("claim_start", "claim_end")
     }
-    connection.execute(
-        text("""
+    statement = text("""
         INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end,
                                   claimed, claim_number, claim_start, claim_end, claim_records)
         VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed,
@@ -269,9 +266,8 @@ def save_source(connection: Connection, values: Mapping[str, Any]) -> None:
         SET claimed = excluded.claimed, claim_number = excluded.claim_number,
             claim_start = excluded.claim_start, claim_end = excluded.claim_end,
             claim_records = excluded.claim_records
-        """),
-        {**values, **as_json},
-    )
+    """)
+    connection.execute(statement, {**values, **as_json})
 
 
 def claiming_batch(
@@ -325,6 +321,19 @@ def undecided_of(
     return {row.batch_id: BatchKind(row.kind) for row in connection.execute(statement, keys)}
 
 
+def is_last(connection: Connection, batch_id: int) -> bool:
+    """Return whether a batch is the one of its family that was settled last, and no batch of it is
+    undecided.
+    """
+    statement = text("""
+        SELECT NOT EXISTS (
+          SELECT FROM batch b JOIN batch f USING (family_id)
+          WHERE b.batch_id = :id AND f.status = 'settled'
+            AND (f.settled_at, f.batch_id) > (b.settled_at, b.batch_id))
+    """)
+    return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
 def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:
     """Mark a settled original and its replays as superseded by the batch opened to replace them,
     and return how many batches these are. That batch takes over the claims; failed messages of the
@@ -335,13 +344,11 @@ def supersede_family(connection: Connection, original_id: int, successor_id: int
     connection.execute(
         text("UPDATE batch_source SET claimed = true WHERE batch_id = :successor"), keys
     )
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE failed_message SET status = 'superseded', updated_at = now()
         WHERE original_batch_id = :id AND status = 'failed'
-        """),
-        keys,
-    )
+    """)
+    connection.execute(statement, keys)
     statement = text("""
         UPDATE batch SET status = 'superseded' WHERE family_id = :id AND status = 'settled'
     """)
@@ -384,25 +391,34 @@ def release_batch(connection: Connection, batch_id: int) -> bool:
     return connection.execute(statement, {"id": batch_id}).first() is not None
 
 
-def set_released(connection: Connection, batch_id: int, released: bool) -> None:
-    """Set whether a batch may settle above ``hold_above``."""
-    connection.execute(
-        text("UPDATE batch SET released = :released WHERE batch_id = :id"),
-        {"id": batch_id, "released": released},
-    )
+def withdraw_release(connection: Connection, batch_id: int) -> None:
+    """Let ``hold_above`` hold a batch again that a person had released."""
+    statement = text("UPDATE batch SET released = false WHERE batch_id = :id")
+    connection.execute(statement, {"id": batch_id})
 
 
 def set_first_attempt(connection: Connection, batch_id: int, number: int) -> None:
     """Keep attempts with a smaller number from running steps of a batch."""
-    connection.execute(
-        text("UPDATE batch SET first_attempt = :number WHERE batch_id = :id"),
-        {"id": batch_id, "number": number},
-    )
+    statement = text("UPDATE batch SET first_attempt = :number WHERE batch_id = :id")
+    connection.execute(statement, {"id": batch_id, "number": number})
 
 
 def open_batches(connection: Connection) -> list[int]:
     """Return numbers of all open batches, oldest first."""
     statement = text("SELECT batch_id FROM batch WHERE status = 'open' ORDER BY batch_id")
+    return list(connection.execute(statement).scalars())
+
+
+def newest_batch(connection: Connection) -> int | None:
+    """Return the greatest number of a batch; None: there is none."""
+    return connection.execute(text("SELECT max(batch_id) FROM batch")).scalar()
+
+
+def undecided_batches(connection: Connection) -> list[int]:
+    """Return batches that are open or on hold."""
+    statement = text("""
+        SELECT batch_id FROM batch WHERE status IN ('open', 'held') ORDER BY batch_id
+    """)
     return list(connection.execute(statement).scalars())
 
 

@@ -141,14 +141,12 @@ def under_way(connection: Connection, pipeline_id: int, step: str) -> RunInProgr
 
 def fence(connection: Connection, pipeline_id: int, steps: Sequence[str]) -> None:
     """End the running runs of these steps in all batches of a pipeline."""
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE step_run r SET state = 'fenced', closed_at = clock_timestamp() FROM batch b
         WHERE b.batch_id = r.batch_id AND b.pipeline_id = :pipeline_id AND r.step = ANY(:steps)
           AND r.state = 'running'
-        """),
-        {"pipeline_id": pipeline_id, "steps": list(steps)},
-    )
+    """)
+    connection.execute(statement, {"pipeline_id": pipeline_id, "steps": list(steps)})
 
 
 def last(connection: Connection, pipeline_id: int, step: str) -> Checkpoint | None:
@@ -175,19 +173,18 @@ def insert(
     connection: Connection, pipeline_id: int, step: str, batch_id: int, run_id: int, snapshot: Any
 ) -> None:
     """Make the state that a run made with a batch the current one."""
-    connection.execute(
-        text("""
+    statement = text("""
         INSERT INTO checkpoint (pipeline_id, step, batch_id, step_run_id, snapshot)
         VALUES (:pipeline_id, :step, :batch_id, :run, cast(:snapshot AS jsonb))
-        """),
-        {
-            "pipeline_id": pipeline_id,
-            "step": step,
-            "batch_id": batch_id,
-            "run": run_id,
-            "snapshot": None if snapshot is None else json.dumps(snapshot),
-        },
-    )
+    """)
+    keys = {
+        "pipeline_id": pipeline_id,
+        "step": step,
+        "batch_id": batch_id,
+        "run": run_id,
+        "snapshot": None if snapshot is None else json.dumps(snapshot),
+    }
+    connection.execute(statement, keys)
 
 
 def unacked(
@@ -235,13 +232,11 @@ _OF_STEP = (
 
 def set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) -> None:
     """Note that the step was notified that a batch is committed as a whole."""
-    connection.execute(
-        text(f"""
+    statement = text(f"""
         UPDATE checkpoint SET acked_at = now()
         WHERE {_OF_STEP} AND batch_id = :id AND acked_at IS NULL
-        """),
-        {"pipeline": pipeline, "step": step, "id": batch_id},
-    )
+    """)
+    connection.execute(statement, {"pipeline": pipeline, "step": step, "id": batch_id})
 
 
 def outlived(connection: Connection, pipeline: str, step: str) -> list[int]:

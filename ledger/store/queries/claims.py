@@ -214,10 +214,8 @@ def uncommitted(connection: Connection, pipeline: str, source: str) -> dict[int,
 
 def set_committed(connection: Connection, batch_id: int, source: str) -> None:
     """Note that the source was notified that the range of a batch is committed as a whole."""
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE batch_source SET committed_at = now()
         WHERE batch_id = :id AND source = :source AND committed_at IS NULL
-        """),
-        {"id": batch_id, "source": source},
-    )
+    """)
+    connection.execute(statement, {"id": batch_id, "source": source})

@@ -103,10 +103,8 @@ def messages_of_roots(connection: Connection, batch_id: int) -> dict[int, int]:
 
 def insert_filter(connection: Connection, values: Mapping[str, Any]) -> None:
     """Keep the filter of a sink's run."""
-    connection.execute(
-        text("""
+    statement = text("""
         INSERT INTO dedup_filter (step_run_id, key, capacity, error_rate, entries, filter)
         VALUES (:run, :key, :capacity, :error_rate, :entries, :filter)
-        """),
-        dict(values),
-    )
+    """)
+    connection.execute(statement, dict(values))

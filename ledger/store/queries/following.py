@@ -61,6 +61,16 @@ def waiting(
     return list(connection.execute(statement, keys).scalars())
 
 
+def combine_is_due(connection: Connection, batch_id: int, steps: Sequence[str]) -> bool:
+    """Return whether one of these combines, or a sink of one, has yet to run in a batch."""
+    statement = text("""
+        SELECT EXISTS (SELECT FROM pending_follow_up
+                       WHERE batch_id = :id AND follow_up = 'combine' AND step = ANY(:steps))
+    """)
+    keys = {"id": batch_id, "steps": list(steps)}
+    return bool(connection.execute(statement, keys).scalar_one())
+
+
 def overdue(connection: Connection, before: datetime) -> list[int]:
     """Return the batches with a DAG of which a follow-up has been pending since before a time."""
     if not any_to_follow(connection):

@@ -101,13 +101,11 @@ def insert(
     """Keep the preview of a batch that was put on hold. The transaction that ends the hold removes
     it.
     """
-    connection.execute(
-        text("""
-            INSERT INTO hold_failure (batch_id, number, source, step, reason, records)
-            VALUES (:batch_id, :number, :source, :step, :reason, :records)
-        """),
-        [{"batch_id": batch_id, **failure} for failure in failures],
-    )
+    statement = text("""
+        INSERT INTO hold_failure (batch_id, number, source, step, reason, records)
+        VALUES (:batch_id, :number, :source, :step, :reason, :records)
+    """)
+    connection.execute(statement, [{"batch_id": batch_id, **failure} for failure in failures])
     statement = text("""
         INSERT INTO hold_sample (root_id, message_id, batch_id, number)
         SELECT * FROM unnest(cast(:roots AS bigint[]), cast(:messages AS bigint[]),
@@ -151,7 +149,7 @@ def failures(connection: Connection, selection: Mapping[str, Any]) -> list[Failu
                '{ON_HOLD}' AS status, NULL AS accepted_by,
                (SELECT min(s.message_id) FROM hold_sample s
                 WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_record
-        {_OF_BATCHES} ORDER BY h.batch_id, h.number
+        {_FAILURES} {_MATCHING} ORDER BY h.batch_id, h.number
     """)
     return all_of(FailureSummary, connection.execute(statement, {**_ANY, **selection}))
 
@@ -169,10 +167,12 @@ def preview(connection: Connection, batch_id: int) -> list[WouldFail]:
 
 
 _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
-_OF_BATCHES = """
+_FAILURES = """
     FROM hold_failure h
     JOIN batch b ON b.batch_id = h.batch_id
     JOIN pipeline p USING (pipeline_id)
+"""
+_MATCHING = """
     WHERE b.status = 'held' AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
       AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (b.batch_id, b.family_id))
       AND (cast(:step AS text) IS NULL OR h.step = :step)
@@ -184,9 +184,9 @@ _COLUMNS = f"""
     f.content, f.parsed, (SELECT s.declaration -> 'layout' FROM batch_step s
                           WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
 """
-_SAMPLE = _OF_BATCHES.replace(
-    "JOIN batch b", "JOIN hold_sample f USING (batch_id, number) JOIN batch b", 1
-)
+_SAMPLE = f"""
+    {_FAILURES} JOIN hold_sample f ON f.batch_id = h.batch_id AND f.number = h.number {_MATCHING}
+"""
 
 
 def sample(

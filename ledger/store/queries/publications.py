@@ -101,13 +101,13 @@ def decide_at_commit(connection: Connection, run_id: int) -> None:
     """Decide that a sink publishes the staged output of its run, whatever happens to the batch. The
     staged output of an earlier run no longer counts; if it was published, this output replaces it.
     """
-    connection.execute(text(_DECIDE_RUN), {"run": run_id})
+    statement = text("""
+        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
+        SELECT batch_id, step, step_run_id, true, output_rows FROM step_run
+        WHERE step_run_id = :run
+    """)
+    connection.execute(statement, {"run": run_id})
 
-
-_DECIDE_RUN = """
-INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
-SELECT batch_id, step, step_run_id, true, output_rows FROM step_run WHERE step_run_id = :run
-"""
 
 # The other batches of which a sink publishes one result at a time: of a combine those of the
 # family, of a state those of the pipeline.
@@ -147,13 +147,11 @@ def decide_result(connection: Connection, run_id: int, of: Literal["family", "pi
     """
     decide_at_commit(connection, run_id)
     replaced = replaced_results(connection, run_id, of)
-    connection.execute(
-        text("""
+    statement = text("""
         INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
         SELECT :run, unnest(cast(:batches AS bigint[]))
-        """),
-        {"run": run_id, "batches": replaced},
-    )
+    """)
+    connection.execute(statement, {"run": run_id, "batches": replaced})
     statement = text(f"""
         UPDATE publication SET replaced_at = now() WHERE published_at IS NULL
         AND step_run_id IN (SELECT x.step_run_id {_OTHERS.format(_BESIDE[of])})
@@ -271,18 +269,14 @@ def set_published(connection: Connection, run_id: int) -> None:
     """Note that the staged output of a sink's run is published, in place of that of its earlier
     runs for the batch.
     """
-    connection.execute(
-        text("UPDATE publication SET published_at = now() WHERE step_run_id = :run"),
-        {"run": run_id},
-    )
-    connection.execute(
-        text("""
+    statement = text("UPDATE publication SET published_at = now() WHERE step_run_id = :run")
+    connection.execute(statement, {"run": run_id})
+    statement = text("""
         UPDATE publication x SET replaced_at = now() FROM publication o
         WHERE o.step_run_id = :run AND (x.batch_id, x.sink) = (o.batch_id, o.sink)
           AND x.step_run_id < :run AND x.replaced_at IS NULL
-        """),
-        {"run": run_id},
-    )
+    """)
+    connection.execute(statement, {"run": run_id})
 
 
 def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list[int]:
@@ -322,10 +316,8 @@ def failed_roots(connection: Connection, batch_id: int) -> list[FailedRoot]:
 
 def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) -> None:
     """Note that rows of these batches are no longer in the sink."""
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE publication SET replaced_at = now()
         WHERE batch_id = ANY(:ids) AND sink = :sink AND replaced_at IS NULL
-        """),
-        {"ids": list(batch_ids), "sink": sink},
-    )
+    """)
+    connection.execute(statement, {"ids": list(batch_ids), "sink": sink})

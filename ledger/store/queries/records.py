@@ -177,21 +177,6 @@ class DecidedAttempt:
     decided_at: datetime
 
 
-@dataclass(frozen=True)
-class PersonalDecision:
-    """A person's acceptance of a message.
-
-    ``by_hand``: whether the person quarantined the message.
-    ``holds``: whether it is about the last attempt, so that it still stands.
-    """
-
-    accepted_by: str
-    accepted_at: datetime
-    reason: str
-    by_hand: bool
-    holds: bool
-
-
 _ANY = {**ANY, "without": None, "ever": False, "recovered": False}
 _RECORDS = f"""
     FROM failed_message m
@@ -340,17 +325,11 @@ def page(
 def failed_record(connection: Connection, number: int) -> LastFailure | None:
     """Return a message that failed at least once, by its id or by a root of it."""
     statement = text(f"""
-        SELECT m.message_id, m.root_id, m.status::text AS status, {ACCEPTED_BY} AS accepted_by,
-               m.attempts,
-               {STATE} AS state, r.cause::text AS cause, m.not_before AS due_at,
-               m.replay_batch_id, p.name AS pipeline, p.target,
-               b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
-               b.params, b.dag_id, m.source, s.declaration -> 'layout' AS layout,
-               {JOINS} AS joins, {REREADS} AS rereads,
-               any_step.merges AS whole, NOT any_step.incremental AS reprocesses,
-               r.step, {REASON} AS reason, r.producers, r.emitted_edges, r.acked_edges,
-               f.key, f.root_id AS content_root, f.parsed, f.source_file, f.source_row,
-               CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
+        {_COLUMNS}, m.root_id, {STATE} AS state, r.cause::text AS cause, m.not_before AS due_at,
+               m.replay_batch_id, p.target, b.status::text AS batch_status, b.interval_start,
+               b.interval_end, b.params, b.dag_id, {JOINS} AS joins, {REREADS} AS rereads,
+               any_step.merges AS whole, NOT any_step.incremental AS reprocesses, r.producers,
+               r.emitted_edges, r.acked_edges, f.root_id AS content_root,
                b.files_expired_at AS expired_at, f.forgotten_at
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
@@ -373,30 +352,23 @@ def emitted_root(connection: Connection, number: int) -> EmittedRoot:
         SELECT root_id, message_id, batch_id, pipeline, source, status FROM root_state(:id)
     """)
     root = first_of(EmittedRoot, connection.execute(statement, {"id": number}))
-    if root is None:
-        shown = " as 'ackledger failed --records' shows it" if _lists_any(connection) else ""
-        raise InputError(
-            f"no record {number}: expected the number of a record{shown}; numbers go from 1 to"
-            f" {_last_root(connection)} so far, with gaps"
-        )
-    return root
-
-
-def _lists_any(connection: Connection) -> bool:
-    """Return whether there is a record that ``failed --records`` lists."""
+    if root is not None:
+        return root
     statement = text("""
-        SELECT EXISTS (SELECT FROM failed_message m
+        SELECT coalesce(max(first_root + roots - 1), 0) AS last,
+               EXISTS (SELECT FROM failed_message m
                        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
                        WHERE m.status NOT IN ('recovered', 'superseded'))
-            OR EXISTS (SELECT FROM hold_sample JOIN batch USING (batch_id) WHERE status = 'held')
+               OR EXISTS (SELECT FROM hold_sample JOIN batch USING (batch_id) WHERE status = 'held')
+                 AS listed
+        FROM batch_source
     """)
-    return bool(connection.execute(statement).scalar_one())
-
-
-def _last_root(connection: Connection) -> int:
-    """Return the greatest root that any batch has emitted; 0 if none has."""
-    statement = text("SELECT coalesce(max(first_root + roots - 1), 0) FROM batch_source")
-    return int(connection.execute(statement).scalar_one())
+    row = connection.execute(statement).one()
+    shown = " as 'ackledger failed --records' shows it" if row.listed else ""
+    raise InputError(
+        f"no record {number}: expected the number of a record{shown}; numbers go from 1 to"
+        f" {row.last} so far, with gaps"
+    )
 
 
 def attempts(connection: Connection, message_id: int) -> list[DecidedAttempt]:
@@ -408,60 +380,3 @@ def attempts(connection: Connection, message_id: int) -> list[DecidedAttempt]:
         WHERE h.message_id = :id ORDER BY h.attempt
     """)
     return all_of(DecidedAttempt, connection.execute(statement, {"id": message_id}))
-
-
-def decisions(connection: Connection, message_id: int) -> list[PersonalDecision]:
-    """Return the persons' decisions that a message stays out, in order."""
-    statement = text("""
-        SELECT c.accepted_by, c.accepted_at, c.reason, EXISTS (
-                 SELECT FROM manual_quarantine q
-                 WHERE q.message_id = :id AND q.quarantined_at = c.accepted_at) AS by_hand,
-               a.root_id = m.root_id AND m.status = 'quarantined' AS holds
-        FROM failed_message m
-        JOIN failed_root r ON r.message_id = m.message_id
-        JOIN accepted_root a ON a.root_id = r.root_id JOIN acceptance c USING (acceptance_id)
-        WHERE m.message_id = :id ORDER BY c.accepted_at
-    """)
-    return all_of(PersonalDecision, connection.execute(statement, {"id": message_id}))
-
-
-def quarantine(
-    connection: Connection,
-    original_batch_id: int,
-    message_id: int | None,
-    step: str | None,
-    reason: str,
-    by: str,
-    *,
-    whole: bool,
-) -> int:
-    """Move failed messages of an original to quarantine, accepted, keep who did it and why, and
-    return how many. With ``whole``, those that may have touched others are given up instead: the
-    next replay of the whole batch leaves them out, and quarantines them.
-
-    A parameter that is None matches any message, or any step of the last failure.
-    """
-    statement = text("""
-        WITH moved AS (
-          UPDATE failed_message m
-          SET status = (CASE WHEN :whole AND r.cause <> 'unparsed' THEN 'failed'
-                             ELSE 'quarantined' END)::message_status,
-              given_up = true, not_before = NULL, replay_batch_id = NULL, updated_at = now()
-          FROM failed_root r
-          WHERE r.root_id = m.root_id AND m.original_batch_id = :batch AND m.status = 'failed'
-            AND (cast(:message AS bigint) IS NULL OR m.message_id = :message)
-            AND (cast(:step AS text) IS NULL OR r.step = :step)
-          RETURNING m.message_id, m.root_id
-        ), acceptances AS (
-          INSERT INTO acceptance (batch_id, accepted_by, reason)
-          SELECT :batch, :by, :reason WHERE EXISTS (SELECT FROM moved) RETURNING acceptance_id
-        ), accepted AS (
-          INSERT INTO accepted_root (root_id, acceptance_id)
-          SELECT root_id, acceptance_id FROM moved CROSS JOIN acceptances
-          ON CONFLICT DO NOTHING
-        )
-        INSERT INTO manual_quarantine (message_id, reason, quarantined_by)
-        SELECT message_id, :reason, :by FROM moved
-    """)
-    keys = {"batch": original_batch_id, "message": message_id, "step": step, "whole": whole}
-    return connection.execute(statement, {**keys, "reason": reason, "by": by}).rowcount

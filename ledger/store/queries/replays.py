@@ -169,21 +169,20 @@ def delay_replays(connection: Connection, batch: Batch, instant: datetime) -> No
     """Set the time from which the messages that fail in this settlement of a batch may be replayed.
     The wait doubles each time.
     """
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE failed_message m
         SET not_before = cast(:instant AS timestamptz) + make_interval(
               secs => least(:cap, :base * power(2, least(m.failed_replays, 60))))
         FROM settling s
         WHERE m.root_id = s.root_id AND m.original_batch_id = :original AND m.status = 'failed'
-        """),
-        {
-            "original": batch.original_id,
-            "instant": instant,
-            "base": batch.replay_backoff.total_seconds(),
-            "cap": batch.replay_backoff_cap.total_seconds(),
-        },
-    )
+    """)
+    keys = {
+        "original": batch.original_id,
+        "instant": instant,
+        "base": batch.replay_backoff.total_seconds(),
+        "cap": batch.replay_backoff_cap.total_seconds(),
+    }
+    connection.execute(statement, keys)
 
 
 def claim_rest(connection: Connection, batch_id: int, original_batch_id: int) -> int:

@@ -1,5 +1,5 @@
 """Statements about files that nothing needs any more: which families expire, which of their files
-have to be removed, and which runs are dead.
+have to be removed, which runs are dead, and which root files are left.
 """
 
 from collections.abc import Sequence
@@ -90,6 +90,15 @@ class RunWithFiles:
     left_to_table: bool
 
 
+@dataclass(frozen=True)
+class RunWithRootFiles:
+    """A run whose root files are not removed. ``root_files``: their folder."""
+
+    step_run_id: int
+    batch_id: int
+    root_files: str
+
+
 def candidates(
     connection: Connection,
     pipeline: str | None,
@@ -137,13 +146,11 @@ def needs(
 
 def expire(connection: Connection, family_id: int) -> None:
     """Mark a family as expired: from now on nothing reads its files."""
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE batch SET files_expired_at = now()
         WHERE family_id = :id AND files_expired_at IS NULL
-        """),
-        {"id": family_id},
-    )
+    """)
+    connection.execute(statement, {"id": family_id})
 
 
 def expired_batches(connection: Connection, pipeline: str | None) -> list[int]:
@@ -230,3 +237,58 @@ def set_removed(connection: Connection, batch_id: int) -> None:
     connection.execute(
         text("UPDATE batch SET files_removed_at = now() WHERE batch_id = :id"), {"id": batch_id}
     )
+
+
+_RUN_WITH_ROOT_FILES = """
+SELECT r.step_run_id, r.batch_id, r.root_files
+FROM step_run r JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+WHERE r.root_files IS NOT NULL
+"""
+# Its driver has nothing more to write.
+_ENDED = "r.state IN ('committed', 'superseded')"
+
+
+def ended_with_root_files(connection: Connection, batch_id: int) -> list[RunWithRootFiles]:
+    """Return the runs of a batch that have written all their root files, if it is decided or
+    abandoned.
+    """
+    statement = text(f"""
+        {_RUN_WITH_ROOT_FILES} AND r.batch_id = :id AND b.status NOT IN ('open', 'held')
+          AND {_ENDED} ORDER BY r.step_run_id
+    """)
+    return all_of(RunWithRootFiles, connection.execute(statement, {"id": batch_id}))
+
+
+def unneeded_root_files(
+    connection: Connection,
+    pipeline: str | None,
+    families: Sequence[int] | None,
+    before: datetime,
+) -> list[RunWithRootFiles]:
+    """Return the runs with root files that nothing needs: all runs of decided and abandoned
+    batches, and runs of other batches that will never count. A run that did not commit may still
+    write, until nothing has happened to it since ``before``.
+
+    ``pipeline``, ``families``: only runs of these.
+    """
+    statement = text(f"""
+        {_RUN_WITH_ROOT_FILES}
+          AND (b.status NOT IN ('open', 'held') AND {_ENDED}
+               OR r.state = 'superseded'
+               OR r.state IN ('failed', 'fenced')
+                 AND coalesce(r.closed_at, r.lease_until) < :before)
+          AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+          AND (cast(:families AS bigint[]) IS NULL OR b.family_id = ANY (:families))
+        ORDER BY r.step_run_id
+    """)
+    family_ids = None if families is None else list(families)
+    keys = {"pipeline": pipeline, "families": family_ids, "before": before}
+    return all_of(RunWithRootFiles, connection.execute(statement, keys))
+
+
+def forget_root_files(connection: Connection, run_ids: Sequence[int]) -> None:
+    """Note that the root files of these runs are gone."""
+    statement = text("""
+        UPDATE step_run SET root_files = NULL WHERE step_run_id = ANY (cast(:ids AS bigint[]))
+    """)
+    connection.execute(statement, {"ids": list(run_ids)})

@@ -127,13 +127,11 @@ def fence_running(connection: Connection, batch_id: int, step: str | None = None
     """End every running run of the batch, or of one of its steps. Their drivers notice it at their
     next heartbeat.
     """
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE step_run SET state = 'fenced', closed_at = clock_timestamp()
         WHERE batch_id = :batch_id AND step = coalesce(:step, step) AND state = 'running'
-        """),
-        {"batch_id": batch_id, "step": step},
-    )
+    """)
+    connection.execute(statement, {"batch_id": batch_id, "step": step})
 
 
 def end_run(
@@ -142,13 +140,13 @@ def end_run(
     """End one run in this state, if it is running. ``failure``: what failed or interrupted it.
     ``unread``: runs of which it could not read a file.
     """
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE step_run SET state = :state, closed_at = clock_timestamp(), failure = :failure,
           unread_run_ids = nullif(cast(:unread AS bigint[]), '{}')
         WHERE step_run_id = :id AND state = 'running'
-        """),
-        {"id": run_id, "state": state, "failure": failure, "unread": list(unread)},
+    """)
+    connection.execute(
+        statement, {"id": run_id, "state": state, "failure": failure, "unread": list(unread)}
     )
 
 
@@ -163,29 +161,23 @@ def renew_lease(connection: Connection, run_id: int, lease_seconds: float) -> bo
 
 def set_folder(connection: Connection, run_id: int, folder: str) -> None:
     """Note the folder to which only this run writes, before it does."""
-    connection.execute(
-        text("UPDATE step_run SET folder = :folder WHERE step_run_id = :id"),
-        {"id": run_id, "folder": folder},
-    )
+    statement = text("UPDATE step_run SET folder = :folder WHERE step_run_id = :id")
+    connection.execute(statement, {"id": run_id, "folder": folder})
 
 
 def set_root_files(connection: Connection, run_id: int, folder: str) -> None:
     """Note the folder of a run's changes to each root, before it writes there."""
-    connection.execute(
-        text("UPDATE step_run SET root_files = :folder WHERE step_run_id = :id"),
-        {"id": run_id, "folder": folder},
-    )
+    statement = text("UPDATE step_run SET root_files = :folder WHERE step_run_id = :id")
+    connection.execute(statement, {"id": run_id, "folder": folder})
 
 
 def set_files_removed(connection: Connection, run_ids: Sequence[int]) -> None:
     """Note that the files of these runs are gone, or belong to the table that they are part of."""
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE step_run SET files_removed_at = now()
         WHERE step_run_id = ANY (cast(:ids AS bigint[])) AND files_removed_at IS NULL
-        """),
-        {"ids": list(run_ids)},
-    )
+    """)
+    connection.execute(statement, {"ids": list(run_ids)})
 
 
 def insert_inputs(connection: Connection, run_id: int, input_run_ids: Sequence[int]) -> None:
@@ -207,8 +199,7 @@ def stale_inputs(connection: Connection, run_id: int) -> list[int]:
 
 def supersede(connection: Connection, batch_id: int, step: str) -> None:
     """Supersede the committed run of a step and, at any depth, the committed runs that read it."""
-    connection.execute(
-        text("""
+    statement = text("""
         WITH RECURSIVE old AS (
           SELECT step_run_id FROM step_run
           WHERE batch_id = :batch_id AND step = :step AND state = 'committed'
@@ -217,27 +208,22 @@ def supersede(connection: Connection, batch_id: int, step: str) -> None:
           JOIN step_run r ON r.step_run_id = i.step_run_id AND r.state = 'committed'
         )
         UPDATE step_run SET state = 'superseded' WHERE step_run_id IN (SELECT step_run_id FROM old)
-        """),
-        {"batch_id": batch_id, "step": step},
-    )
+    """)
+    connection.execute(statement, {"batch_id": batch_id, "step": step})
 
 
 def supersede_all(connection: Connection, batch_id: int) -> None:
     """Supersede every committed run of a batch that is abandoned or restarted: all of it reruns."""
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE step_run SET state = 'superseded' WHERE batch_id = :id AND state = 'committed'
-        """),
-        {"id": batch_id},
-    )
-    connection.execute(
-        text("""
+    """)
+    connection.execute(statement, {"id": batch_id})
+    statement = text("""
         UPDATE batch_source
         SET emit_run_id = NULL, first_root = NULL, roots = NULL, span = NULL
         WHERE batch_id = :id
-        """),
-        {"id": batch_id},
-    )
+    """)
+    connection.execute(statement, {"id": batch_id})
 
 
 def commit_run(
@@ -305,13 +291,13 @@ def set_emitted(
     connection: Connection, batch_id: int, source: str, run_id: int, emitted: RootRange
 ) -> None:
     """Set the emit run that counts for a source of a batch, and its range of roots."""
-    connection.execute(
-        text("""
+    statement = text("""
         UPDATE batch_source
         SET emit_run_id = :run, first_root = :first_root, roots = :roots, span = :span
         WHERE batch_id = :batch_id AND source = :source
-        """),
-        {"batch_id": batch_id, "source": source, "run": run_id, **asdict(emitted)},
+    """)
+    connection.execute(
+        statement, {"batch_id": batch_id, "source": source, "run": run_id, **asdict(emitted)}
     )
 
 
@@ -330,6 +316,27 @@ def posted_deltas(connection: Connection, batch_id: int, run_id: int) -> tuple[i
     """)
     row = connection.execute(statement, {"batch_id": batch_id, "id": run_id}).one()
     return tuple(map(int, row))
+
+
+def committed_outputs(
+    connection: Connection, original_id: int, step: str
+) -> list[tuple[int, int | None]]:
+    """Return the settled batches of a family, latest first, each with the committed run of a step,
+    or null if the step was added later. Batches that expired without the step are left out, and
+    of a family that is replayed as a whole all but the last.
+    """
+    statement = text("""
+        SELECT b.batch_id, r.step_run_id FROM batch b
+        LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.step = :step
+          AND r.state = 'committed'
+        WHERE b.status = 'settled' AND b.family_id = :original AND NOT is_outdated(b.batch_id)
+          AND (r.step_run_id IS NOT NULL
+               OR NOT EXISTS (
+                 SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :step))
+        ORDER BY b.settled_at DESC, b.batch_id DESC
+    """)
+    rows = connection.execute(statement, {"original": original_id, "step": step})
+    return [(row.batch_id, row.step_run_id) for row in rows]
 
 
 def duplicate_rows(connection: Connection, run_id: int) -> int:
