@@ -93,9 +93,15 @@ class _Group:
     def __init__(self, group: Any):
         self.rows = int(group.num_rows)
         columns = [group.column(number) for number in range(group.num_columns)]
-        self._own = [column for column in columns if _is_own(column)]
+        self._own = [
+            column for column in columns if is_own(str(column.path_in_schema).split(".", 1)[0])
+        ]
         self._root = self._column(ROOT)
-        self.bytes = sum(map(_bytes, self._own))
+        # Eight bytes for each long; of texts their uncompressed size.
+        self.bytes = sum(
+            max(VALUE_BYTES * int(column.num_values), int(column.total_uncompressed_size))
+            for column in self._own
+        )
         self.roots = _range(self._root)
 
     def inputs(self) -> tuple[Input, Input] | tuple[()] | None:
@@ -128,14 +134,3 @@ def _range(column: Any) -> tuple[Any, ...] | None:
     if noted.has_min_max:
         return noted.min, noted.max
     return () if noted.null_count == column.num_values else None
-
-
-def _bytes(column: Any) -> int:
-    """Return the bytes of a column in memory: eight for each long, and of texts their uncompressed
-    size.
-    """
-    return max(VALUE_BYTES * int(column.num_values), int(column.total_uncompressed_size))
-
-
-def _is_own(column: Any) -> bool:
-    return is_own(str(column.path_in_schema).split(".", 1)[0])

@@ -80,7 +80,7 @@ def _finish(rest: bytes, hashes: Hashes) -> Hashes:
     place = 0
     while len(rest) - place >= 8:
         hashes ^= _round(np.frombuffer(rest, np.uint64, 1, place))
-        hashes = _after_long(hashes)
+        hashes = _rotated(hashes, 27) * _PRIME_1 + _PRIME_4
         place += 8
     if len(rest) - place >= 4:
         hashes ^= np.frombuffer(rest, np.uint32, 1, place).astype(np.uint64) * _PRIME_1
@@ -109,10 +109,6 @@ def _lanes(data: bytes, seeds: Hashes) -> Hashes:
 
 def _round(values: Hashes) -> Hashes:
     return _rotated(values * _PRIME_2, 31) * _PRIME_1
-
-
-def _after_long(hashes: Hashes) -> Hashes:
-    return _rotated(hashes, 27) * _PRIME_1 + _PRIME_4
 
 
 def _rotated(values: Hashes, bits: int) -> Hashes:

@@ -124,8 +124,7 @@ class Reading(Windowed):
 
     def parts(self, file: DataFile) -> Iterator[Part]:
         """The rows of a file that go on to the run's step, window by window."""
-        names = (ERROR,) if self.roots is not None else ANCHORED
-        for table, position in read_windows(file, names):
+        for table, position in read_windows(file, ANCHORED if self.roots is None else (ERROR,)):
             yield self._part(table, position)
 
     def fold(self, part: Part) -> Folded:
@@ -133,25 +132,20 @@ class Reading(Windowed):
         return Folded(fold_read(part.rows, self.edges))
 
     def _part(self, table: pa.Table, position: Longs) -> Part:
-        rows = self._anchors(table, position)
+        if self.roots is None:
+            rows, _ = anchored_rows(table, position)
+        else:
+            position = position[position < len(self.roots)]
+            errors = table[ERROR].slice(0, len(position))
+            failed = None if errors.null_count == len(errors) else texts_of(errors)
+            rows = Rows(position + self.roots.start, position, position, failed=failed)
         if rows.goes_on is not None:
             rows = rows.take(rows.goes_on)
-        return Part(self._acked(rows), _NOTHING)
-
-    def _anchors(self, table: pa.Table, position: Longs) -> Rows:
-        if self.roots is None:
-            return anchored_rows(table, position)[0]
-        position = position[position < len(self.roots)]
-        errors = table[ERROR].slice(0, len(position))
-        failed = None if errors.null_count == len(errors) else texts_of(errors)
-        return Rows(position + self.roots.start, position, position, failed=failed)
-
-    def _acked(self, rows: Rows) -> Rows:
-        """An input row's position is what its reader has as parent."""
         number = None
         if self.number is not None:
             number = np.full(len(rows), self.number, np.int32)
-        return Rows(rows.root, rows.position, rows.position, number)
+        # An input row's position is what its reader has as parent.
+        return Part(Rows(rows.root, rows.position, rows.position, number), _NOTHING)
 
 
 def fold_rows_read(table: pa.Table, edges: Edges) -> Folded:

@@ -7,15 +7,12 @@ its roots failed, and are not needed once the batch is decided.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ledger.deltas.kernel import Deltas
-from ledger.deltas.rows import Longs
+from ledger.deltas.stored import longs_of
 from ledger.deltas.table_writer import TableWriter
 from ledger.errors import LostFileError
 from ledger.storage import stores
@@ -109,19 +106,5 @@ def _range(stored: pq.ParquetFile, group: int) -> tuple[int, int]:
 
 
 def _deltas(table: pa.Table) -> Deltas:
-    emitted, acked = _longs(table, "emitted"), _longs(table, "acked")
-    return Deltas(
-        _longs(table, "root"),
-        emitted ^ acked,
-        acked,
-        _longs(table, "emitted_edges"),
-        _longs(table, "acked_edges"),
-    )
-
-
-def _longs(table: pa.Table, name: str) -> Longs:
-    column: Any = table[name].combine_chunks()
-    if column.null_count:
-        column = pc.fill_null(column, 0)
-    values: Longs = column.to_numpy(zero_copy_only=False)
-    return np.ascontiguousarray(values)
+    root, emitted, acked, emitted_edges, acked_edges = map(longs_of, table.select(_SCHEMA.names))
+    return Deltas(root, emitted ^ acked, acked, emitted_edges, acked_edges)

@@ -113,12 +113,15 @@ def anchored_rows(
     """
     anchors, places, first, shared = _anchors(table)
     if FIRST in table.column_names:  # a row for each anchor, on its way from another file
-        first, shared = (_flags(table[name])[places] for name in (FIRST, SHARED))
+        first, shared = (
+            _combined(table[name]).to_numpy(zero_copy_only=False)[places]
+            for name in (FIRST, SHARED)
+        )
     marks = [_marks(table, name, places) for name in (FAILED, DROPPED)]
     number = _numbers(anchors[INPUT], tuple(inputs)) if len(inputs) > 1 else None
-    root = _longs(anchors[ROOT])
+    root = longs_of(anchors[ROOT])
     # Who acks rows because they were read does not ask what they come from.
-    parent = _longs(anchors[PARENT]) if PARENT in anchors else root
+    parent = longs_of(anchors[PARENT]) if PARENT in anchors else root
     return Rows(root, parent, position[places], number, first, shared, *marks), places
 
 
@@ -158,7 +161,7 @@ def root_windows(file: DataFile) -> Iterator[Longs]:
             for column in batch.columns:
                 is_plain = pa.types.is_integer(column.type)
                 values = column if is_plain else pc.struct_field(pc.list_flatten(column), [0])
-                yield _longs(values.drop_null())
+                yield longs_of(values.drop_null())
 
 
 def joined(parts: Sequence[Part]) -> Part:
@@ -178,12 +181,9 @@ def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:
     return Texts.of(codes, coded.dictionary.to_pylist())
 
 
-Columns = dict[str, pa.Array]
-
-
 def _anchors(
     table: pa.Table,
-) -> tuple[Columns, Places, Flags | None, Flags | None]:
+) -> tuple[dict[str, pa.Array], Places, Flags | None, Flags | None]:
     """Anchors of rows as columns, which row each is of, and, where rows have lists of them,
     which are the first of their root and which of a row of several roots.
     """
@@ -197,7 +197,7 @@ def _anchors(
         columns = {
             f"{PREFIX}{kind.field(n).name}": elements.field(n) for n in range(kind.num_fields)
         }
-        root = _longs(columns[ROOT])
+        root = longs_of(columns[ROOT])
         first = np.ones(len(root), bool)
         first[1:] = (root[1:] != root[:-1]) | (of_row[1:] != of_row[:-1])
         several = np.bincount(of_row[first], minlength=len(table)) > 1
@@ -271,7 +271,7 @@ def _stretches(columns: list[pa.Array]) -> tuple[list[pa.Array], Counts | None]:
     keys: list[npt.NDArray[Any]] = []
     for column in columns:
         is_text = pa.types.is_dictionary(column.type) or pa.types.is_string(column.type)
-        keys.append(texts_of(column).codes if is_text else _longs(column))
+        keys.append(texts_of(column).codes if is_text else longs_of(column))
         if column.null_count:
             keys.append(_valid(column))
     starts = changes(*keys)
@@ -290,22 +290,18 @@ def _chained(column: pa.ChunkedArray | pa.Array, seeds: Hashes) -> Hashes:
             rows = texts.codes == code
             hashes[rows] = hash_text(word, seeds[rows])
         return hashes
-    hashes = hash_longs(_longs(column), seeds)
+    hashes = hash_longs(longs_of(column), seeds)
     if column.null_count:
         hashes = np.where(_valid(column), hashes, seeds)
     return hashes
 
 
-def _longs(column: pa.Array) -> Longs:
-    """Values of a column of longs; 0 for null."""
+def longs_of(column: pa.ChunkedArray | pa.Array) -> Longs:
+    """The values of a column of longs; 0 for null."""
+    column = _combined(column)
     filled = column.fill_null(0) if column.null_count else column
     values: Longs = filled.to_numpy(zero_copy_only=False)
     return values
-
-
-def _flags(column: pa.ChunkedArray) -> Flags:
-    flags: Flags = _combined(column).to_numpy(zero_copy_only=False)
-    return flags
 
 
 def _valid(column: pa.ChunkedArray | pa.Array) -> Flags:
