@@ -137,8 +137,8 @@ def _missing(
 
 
 def _require_usable(expected: Path | None, *files: Path | None) -> None:
-    """Raise an error before the script runs if the expected losses cannot be read, a file cannot be
-    written, or there is no Java that Spark can use.
+    """Raise InputError before the script runs if the expected losses cannot be read or a file
+    cannot be written, ConfigurationError if there is no Java that Spark can use.
     """
     from ledger.auditing.expected import read_expected
 

@@ -17,9 +17,10 @@ TRAILER = struct.pack(">h", -1)
 
 
 def encode(columns: Sequence[Longs | int], equal: Sequence[bytes] = ()) -> bytes:
-    """Rows of bigints; a plain int is the same in every row, as are the fields behind them.
+    """Return rows of bigints, and then of fields that are the same in every row.
 
-    ``equal``: these, as ``field`` makes them.
+    ``columns``: the values of each bigint; a plain int is the same in every row.
+    ``equal``: the other fields, as ``field`` makes them.
     """
     length = next(len(value) for value in columns if not isinstance(value, int))
     rest = b"".join(equal)

@@ -28,15 +28,19 @@ class Edges:
     inputs: Mapping[str, int]
 
     def emitted(self, roots: Longs, lengths: Counts, position: Longs) -> Hashes:
-        """XOR of each row's edges to all consumers; 0 where there are none. Of each of ``roots``
-        as many rows follow each other as ``lengths`` has.
+        """Return for each row the XOR of its edges to all consumers; 0 without consumers.
+
+        ``roots``: the root of each series of rows with one root.
+        ``lengths``: the number of rows of each series.
         """
         ids = [_ids(seed, roots, lengths, position) for seed in self._out]
         return reduce(np.bitwise_xor, ids) if ids else np.zeros(len(position), np.uint64)
 
     def acked(self, roots: Longs, lengths: Counts, parent: Longs, number: Codes | None) -> Hashes:
-        """Each anchor's edge from the input row at ``parent`` to this step, of roots as above;
-        ``number``: of its input.
+        """Return for each anchor its edge from the input row at ``parent`` to this step.
+
+        ``roots``, ``lengths``: as for ``emitted``.
+        ``number``: place of each anchor's input in ``inputs``; None: there is one input.
         """
         if number is None:
             return _ids(self._in[0], roots, lengths, parent)

@@ -52,7 +52,7 @@ class FoldFiles:
 
     @property
     def posted(self) -> list[str]:
-        """The files that are not needed once they are posted."""
+        """Paths of the files that nothing needs once they are posted: all but ``roots``."""
         paths = [self.rows.path if self.rows else None, self.fails, self.messages]
         return [path for path in paths if path is not None]
 

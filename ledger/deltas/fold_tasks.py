@@ -51,7 +51,9 @@ def run_tasks(
 def fold_rows(
     fold: Fold, most: int | None, writer: FoldWriter, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the rows of a task, at ``most`` so many at a time; None: all at once."""
+    """Fold the rows of a task, and yield its report. A part is folded as soon as it has ``most``
+    rows; None: all rows are folded at once.
+    """
     yield _row(writer.write(map(fold, _tables(batches, most))))
 
 

@@ -21,9 +21,12 @@ READERS = 8  # footers that are read at a time: of a store each is a request
 
 @dataclass(frozen=True)
 class Footer:
-    """``bytes``: of the ledger's own columns in memory. ``deltas``: how many there are of the file
-    at most. ``roots``: the least and the greatest root; None: not known, or there is none.
-    ``inputs``: the ranges of the inputs of its rows, which do not meet; None: not known.
+    """Sizes and ranges of a file, as its footer has them.
+
+    ``bytes``: size of the ledger's own columns in memory.
+    ``deltas``: greatest possible number of deltas that are folded from the file.
+    ``roots``: the least and the greatest root; None: not known, or there is none.
+    ``inputs``: disjoint ranges that have the inputs of all rows; None: not known.
     """
 
     bytes: int
@@ -33,7 +36,7 @@ class Footer:
 
 
 def read_footers(files: Sequence[DataFile]) -> list[Footer]:
-    """The footer of each file."""
+    """Return the footer of each file, in the order of the files."""
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(_read, files))
 

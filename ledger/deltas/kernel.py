@@ -158,7 +158,9 @@ class _Ordered:
         return Fails(roots, np.full(len(roots), NONE, np.int32), np.zeros(len(roots), bool), ())
 
     def _drops(self) -> dict[str, int]:
-        """Inputs of which every row was dropped, by the first reason by name, if one was given."""
+        """Return the number of inputs of which every row was dropped, by reason: of several the
+        first in alphabetical order. Inputs that were dropped without a reason are not counted.
+        """
         dropped = self.rows.dropped
         if dropped is None or not len(self.rows):
             return {}

@@ -53,7 +53,7 @@ _NOTHING = Seen()
 
 @dataclass(frozen=True)
 class Folded:
-    """Deltas of some rows. ``wrote``: rows of the run itself."""
+    """Deltas of some rows. ``wrote``: checksum of the rows that the run itself wrote."""
 
     deltas: Deltas
     wrote: Seen = _NOTHING

@@ -20,8 +20,11 @@ NOTHING = Deltas(_NO_ROOTS, _NO_ROOTS, _NO_ROOTS, _NO_ROOTS, _NO_ROOTS)
 
 
 class SingleRoots:
-    """The roots of some ``spans``, by their first roots in order, of which each has so many
-    (``sizes``): in this order they have their places, of each span from ``starts`` on.
+    """The roots of some spans, in order. The place of a root is its number among them, from 0.
+
+    ``spans``: the first root of each span.
+    ``sizes``: the number of roots of each span.
+    ``starts``: the place of the first root of each span.
     """
 
     def __init__(self, spans: Longs, sizes: Longs):

@@ -37,9 +37,13 @@ _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, ERROR)
 
 @dataclass(frozen=True)
 class Seen:
-    """Rows, and XOR and sum of the hashes of what identifies where each comes from: ``LOW_BITS`` of
-    each are summed. Equal rows cancel in the XOR, and not in the sum. Of rows that a
-    sink takes: XOR and number of their edges.
+    """Checksum of rows, whatever their order.
+
+    ``rows``: their number.
+    ``xor``: XOR of the hashes of their anchors, in which two equal rows cancel.
+    ``sum``: sum of the ``LOW_BITS`` of these hashes, in which they do not.
+
+    For rows that a sink takes, ``xor`` is that of their edges, and ``sum`` the number of edges.
     """
 
     rows: int = 0
@@ -48,7 +52,9 @@ class Seen:
 
     @classmethod
     def of(cls, hashes: Hashes, counts: Counts | None = None) -> "Seen":
-        """Rows with these hashes; ``counts``: how many have each; None: one."""
+        """Return the checksum of rows with these hashes. ``counts``: the number of rows with each;
+        None: one.
+        """
         low = (hashes & np.uint64(LOW_BITS)).view(np.int64)
         if counts is None:
             rows, summed, odd = len(hashes), low.sum(), hashes
@@ -65,7 +71,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Part:
-    """Anchors of a file's rows. ``seen``: its rows, tracked or not."""
+    """Anchors of some rows of a file. ``seen``: checksum of these rows, tracked or not."""
 
     rows: Rows
     seen: Seen

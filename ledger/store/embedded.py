@@ -244,7 +244,9 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
 
 @contextmanager
 def _server_errors(home: Path) -> Iterator[None]:
-    """Report what keeps the server of ``home`` from starting or stopping."""
+    """Turn errors of the block, except ackledger's own, into ConfigurationError, with the end of
+    the server's log.
+    """
     folder = _folder(home)
     try:
         yield

@@ -160,7 +160,9 @@ def last(connection: Connection, pipeline_id: int, step: str) -> Checkpoint | No
 
 
 def failed_since(connection: Connection, pipeline_id: int, step: str, run_id: int) -> bool:
-    """Return whether a run of a state, later than this one, was rolled back."""
+    """Return whether a run of a state that began after this one failed or was fenced, in any
+    batch.
+    """
     statement = text(
         f"SELECT EXISTS (SELECT {_RUNS} AND r.step_run_id > :run AND r.state IN ('failed',"
         " 'fenced'))"

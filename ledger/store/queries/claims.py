@@ -52,7 +52,9 @@ class NextRange:
 def pending(
     connection: Connection, pipeline_id: int | None, source: str, excluding_batch_id: int | None
 ) -> PendingRecords:
-    """Return the pending records of a source, without those of ``excluding_batch_id``."""
+    """Return the pending records of a source, without those of ``excluding_batch_id``; nothing for
+    a pipeline without a number, which has no batch yet.
+    """
     statement = text("""
         SELECT coalesce(sum(n.records), 0)::bigint AS records,
                coalesce(sum(n.records) FILTER (WHERE b.status = 'held'), 0)::bigint AS held_records,

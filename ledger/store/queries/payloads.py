@@ -169,7 +169,9 @@ def failed_keys(
 
 
 def claimed_contents(connection: Connection, batch_id: int, source: str) -> dict[int, str]:
-    """Return the messages that a replay has claimed of a source, with their kept content."""
+    """Return the messages that a replay has claimed of a source, in order, each with its kept
+    content; empty: none is kept.
+    """
     statement = text("""
         SELECT m.message_id, coalesce(f.content, '') AS content
         FROM failed_message m LEFT JOIN failed_payload f ON f.message_id = m.message_id

@@ -143,7 +143,7 @@ def replaced_results(
 
 def decide_result(connection: Connection, run_id: int, of: Literal["family", "pipeline"]) -> None:
     """Decide that a sink publishes the result that its run has staged, in place of
-    ``replaced_results``.
+    ``replaced_results``, and cancel those of them that are not published.
     """
     decide_at_commit(connection, run_id)
     replaced = replaced_results(connection, run_id, of)
@@ -160,7 +160,7 @@ def decide_result(connection: Connection, run_id: int, of: Literal["family", "pi
 
 
 def open_failures(connection: Connection, original_id: int) -> int:
-    """Return the messages of an original that are failed or being replayed."""
+    """Return how many messages of an original are failed or being replayed."""
     statement = text("SELECT count(*) FROM open_failure WHERE original_batch_id = :id")
     return int(connection.execute(statement, {"id": original_id}).scalar_one())
 
@@ -306,7 +306,7 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
 
 
 def failed_roots(connection: Connection, batch_id: int) -> list[FailedRoot]:
-    """Return roots that failed in a batch, in order."""
+    """Return the roots that failed in a batch, in order of their numbers."""
     statement = text(f"""
         SELECT r.root_id, r.step, {REASON} AS reason FROM failed_root r WHERE r.batch_id = :id
         ORDER BY 1

@@ -156,7 +156,7 @@ class EmittedRoot:
 
 @dataclass(frozen=True)
 class DecidedAttempt:
-    """A decided attempt of a message that failed once.
+    """A decided attempt of a message that failed at least once.
 
     ``cause``, ``detail``: of a failure; the detail is raw text. For rows that do not add up, see
     ``failed_root_detail``.
@@ -372,7 +372,7 @@ def emitted_root(connection: Connection, number: int) -> EmittedRoot:
 
 
 def attempts(connection: Connection, message_id: int) -> list[DecidedAttempt]:
-    """Return every decided attempt of a message that failed once, in order."""
+    """Return every decided attempt of a message that failed at least once, in order."""
     statement = text("""
         SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.step, f.cause, h.reason, f.detail,
                f.producers, f.emitted_edges, f.acked_edges, f.wrong_at, h.decided_at

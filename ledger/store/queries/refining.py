@@ -161,8 +161,8 @@ def failed_without_rows(connection: Connection, batch_id: int) -> int:
 
 
 def unnamed_roots(connection: Connection) -> int:
-    """Return roots in ``settling`` that broke nowhere and that no run failed explicitly: their rows
-    fit no step.
+    """Return how many roots in ``settling`` broke at no step, although no run failed them
+    explicitly.
     """
     statement = text("SELECT count(*) FROM settling WHERE step IS NULL")
     return int(connection.execute(statement).scalar_one())

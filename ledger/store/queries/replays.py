@@ -216,8 +216,8 @@ def messages_left_out(connection: Connection, original_batch_id: int, source: st
 
 
 def wrongly_emitted(connection: Connection, batch_id: int) -> int:
-    """Return how many messages a replay batch has claimed, and not given up, that its committed
-    emits did not emit, and how many they emitted that are left out.
+    """Return the number of messages on which a replay batch and its committed emits disagree:
+    claimed, not given up, and not emitted; or left out, and emitted.
     """
     statement = text("""
         SELECT count(*) FROM failed_message m
@@ -240,7 +240,7 @@ def claimed_count(connection: Connection, batch_id: int) -> int:
 
 
 def claimed_sources(connection: Connection, batch_id: int) -> list[str]:
-    """Return sources of the messages that a replay batch has claimed."""
+    """Return the sources of the messages that a replay batch has claimed, by name."""
     statement = text("""
         SELECT DISTINCT source FROM failed_message
         WHERE replay_batch_id = :id AND status = 'replaying' ORDER BY source

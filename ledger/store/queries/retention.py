@@ -62,8 +62,12 @@ _NEED = " ".join(f"WHEN {condition} THEN '{need}'" for need, condition in _REASO
 
 @dataclass(frozen=True)
 class NeededFamily:
-    """A family whose files may be read again: its original, and why. ``target``: of its pipeline,
-    MODULE:PIPELINE, if the ledger knows it."""
+    """A family whose files may be read again.
+
+    ``batch_id``: its original.
+    ``need``: the reason.
+    ``target``: MODULE:PIPELINE of its pipeline; None: not known.
+    """
 
     batch_id: int
     pipeline: str

@@ -68,8 +68,8 @@ def uneven_runs(connection: Connection, batch_id: int) -> list[tuple[str, int, s
 
 
 def stale_readers(connection: Connection, batch_id: int) -> list[tuple[str, str]]:
-    """Return steps whose committed run read a run which is not committed any more, each with its
-    step.
+    """Return the steps whose committed run read a run that is no longer committed, each with the
+    step of that run.
     """
     statement = text("""
         SELECT r.step AS reader, i.step AS input

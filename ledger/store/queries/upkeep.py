@@ -132,10 +132,10 @@ def vacuum(connection: Connection, table: str) -> None:
 def move_on(
     connection: Connection, table: str, column: str, by: int, sequence: str | None = None
 ) -> int:
-    """Go on counting so far above the greatest number that a column was given, and return the next
-    number.
+    """Let a sequence go on ``by`` numbers above the greatest one that a column was given, and
+    return the number that comes next.
 
-    ``sequence``: by default the column's own. It starts at that number from now on, which
+    ``sequence``: by default the column's own. That number becomes its start, which
     ``unknown_runs`` reads.
     """
     if sequence is None:
