@@ -79,8 +79,7 @@ def audit(
     """
     from ledger.auditing.scripts.interrupts import interrupt
 
-    _require_usable(expected, html, write_expected)
-    expected, html, write_expected = map(_absolute, (expected, html, write_expected))
+    expected, html, write_expected = _usable_files(expected, html, write_expected)
     signal.signal(signal.SIGTERM, interrupt)  # the copies are removed then, too
     only_results = _only_results() if as_json else nullcontext(sys.stdout)
     with only_results as results, _folder(folder) as copies, _progress() as progress:
@@ -103,11 +102,6 @@ def audit(
     if missing:
         raise InputError(". ".join(missing))
     raise typer.Exit(_exit_code(report))
-
-
-def _absolute(file: Path | None) -> Path | None:
-    """A file's path wherever the script goes by ``os.chdir``."""
-    return None if file is None else file.absolute()
 
 
 def is_audit(arguments: Sequence[str]) -> bool:
@@ -136,9 +130,10 @@ def _missing(
                 yield f"--{kind} {name}: the script has no such {kind}, {what}"
 
 
-def _require_usable(expected: Path | None, *files: Path | None) -> None:
-    """Raise InputError before the script runs if the expected losses cannot be read or a file
-    cannot be written, ConfigurationError if there is no Java that Spark can use.
+def _usable_files(expected: Path | None, *files: Path | None) -> list[Path | None]:
+    """Return the absolute paths of all files, because the script may change its folder. Raises
+    InputError before it runs if the expected losses cannot be read or a file cannot be written,
+    ConfigurationError if there is no Java that Spark can use.
     """
     from ledger.auditing.expected import read_expected
 
@@ -151,6 +146,7 @@ def _require_usable(expected: Path | None, *files: Path | None) -> None:
             raise InputError(f"{file}: expected a file to write, found a folder")
         if not file.absolute().parent.is_dir():
             raise InputError(f"{file}: expected a file to write, found no folder for it")
+    return [file and file.absolute() for file in (expected, *files)]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from ledger.cli.help import CommandLine, application
+from ledger.cli.help import AllCommands, CommandLine
 from ledger.core.text import printable
 from ledger.errors import InputError, LedgerError, suggestion
 from ledger.pipeline.pipeline import Pipeline
@@ -33,7 +33,8 @@ HELP = (
 VARIABLES = "ACKLEDGER_"  # prefix of the variables of settings and options
 _OF_COMPOSE = {"ACKLEDGER_DB_PASSWORD", "ACKLEDGER_READER_PASSWORD"}  # see docker-compose.yml
 
-app = application(
+app = CommandLine(
+    cls=AllCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -1,4 +1,6 @@
-"""Failed records by cause, and what each cause needs: the end of ``failed`` and ``run``."""
+"""Failed records by cause, and what each cause needs: the end of ``failed`` and ``run``. Legend of
+``***`` in what a command has printed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -8,11 +10,13 @@ from rich.text import Text
 
 from ledger.batch.advice.actions import lines
 from ledger.batch.advice.records import by_cause
+from ledger.batch.outcome.readings import redacted_columns
 from ledger.batch.records.failures import ON_HOLD, SAMPLE, cases, failures, holds_of
-from ledger.cli import masks, tables
+from ledger.cli import tables
 from ledger.cli.base import out
 from ledger.core.commands import ackledger
 from ledger.core.run_request import instant
+from ledger.errors import MASK
 from ledger.store.connection import Database
 
 
@@ -25,11 +29,20 @@ def print_causes(database: Database, filters: Mapping[str, Any]) -> None:
         out.print(nothing(database, filters), soft_wrap=True)
         return
     out.print(tables.failures(rows), crop=False)
-    masks.print_legend(database, rows)
+    print_legend(database, rows)
     _print_holds(database, rows)
     for actions in [] if filters.get("recovered") else by_cause(cases(database, filters)):
         # A command is pasted from a line that is not broken.
         out.print(Text("\n  ".join(lines(actions)), "yellow"), soft_wrap=True)
+
+
+def print_legend(database: Database, shown: Sequence[Mapping[str, Any]]) -> None:
+    """Print which columns the pipelines of these rows redact, if a value of a row is masked."""
+    masked = {row["pipeline"] for row in shown if any(MASK in str(value) for value in row.values())}
+    for name in sorted(masked):
+        columns = ", ".join(redacted_columns(database, name)) or "columns that it names no longer"
+        legend = f"{MASK} stands for masked values: pipeline {name!r} redacts {columns}"
+        out.print(Text(legend), soft_wrap=True)
 
 
 def rows_of(database: Database, filters: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ class _Part(TyperGroup):
         return _plain(super().get_params(ctx))
 
 
-class _Whole(_Part):
+class AllCommands(_Part):
     """The group of all commands, in panels."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -75,8 +75,3 @@ class CommandLine(typer.Typer):
         self, name: str | None = None, **options: Any
     ) -> Callable[[CommandFunctionType], CommandFunctionType]:
         return super().command(name, cls=_Command, **options)
-
-
-def application(**options: Any) -> CommandLine:
-    """Return the application, to which modules add their commands."""
-    return CommandLine(cls=_Whole, **options)

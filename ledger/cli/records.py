@@ -26,7 +26,7 @@ from ledger.batch.records.failed_records import (
     matching_numbers,
     read_failed,
 )
-from ledger.cli import causes, masks, tables
+from ledger.cli import causes, tables
 from ledger.cli.base import (
     RECORD_HELP,
     BatchNumber,
@@ -108,17 +108,16 @@ def explain_record(records: Records, as_json: Json = False) -> None:
     """Explain a record: content, where it was lost, what to do."""
     database = connect(Settings())
     if records.isdecimal():
-        explained = asdict(explain(database, int(records)))
-        show(explained, as_json, _explained)
-        if not as_json:
-            masks.print_legend(database, [explained])
+        total, explanations = 1, [asdict(explain(database, int(records)))]
+        show(explanations[0], as_json, _explained)
+    else:
+        numbers, total = matching_numbers(database, records, _EXPLAINED)
+        explanations = [asdict(explain(database, number)) for number in numbers]
+        show(explanations, as_json, lambda all: Group(*map(_explained, all)))
+    if as_json:
         return
-    numbers, total = matching_numbers(database, records, _EXPLAINED)
-    explanations = [asdict(explain(database, number)) for number in numbers]
-    show(explanations, as_json, lambda all: Group(*map(_explained, all)))
-    if not as_json:
-        masks.print_legend(database, explanations)
-    if total > len(explanations) and not as_json:
+    causes.print_legend(database, explanations)
+    if total > len(explanations):
         out.print(f"{total - len(explanations)} more match: ackledger failed --records --where ...")
 
 
@@ -184,7 +183,7 @@ def _list_records(
     shown = [{name: row[name] for name in row if name != "layout"} for row in records]
     show({"total": total, "records": shown}, as_json, listed)
     if not as_json:
-        masks.print_legend(database, records)
+        causes.print_legend(database, records)
         causes.print_sampled(database, filters, records)
 
 

@@ -38,7 +38,7 @@ from ledger.batch.replay_matches import (
     require_match,
 )
 from ledger.batch.upkeep.checks import before_replay, before_run
-from ledger.cli import causes, masks, tables
+from ledger.cli import causes, tables
 from ledger.cli.base import (
     LOCAL,
     BatchNumber,
@@ -417,4 +417,4 @@ def print_summary(database: Database, summary: dict[str, Any]) -> None:
     if summary["records"]["failed"] or summary["records"]["quarantined"]:
         failed = causes.rows_of(database, {"batch_id": summary["batch_id"]})
     out.print(tables.summary(summary, failed), crop=False)
-    masks.print_legend(database, failed)
+    causes.print_legend(database, failed)

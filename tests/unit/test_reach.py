@@ -14,7 +14,7 @@ from ledger.sinks.delta.files import TableFile, TableFolder
 from ledger.spark.frames.staging import _close_staging
 from ledger.storage.folders import make_private, private_output
 from ledger.store import embedded
-from ledger.store.reach import Account, first_closed
+from ledger.store.embedded import Account, first_closed
 
 STRANGER = Account("stranger", 2**20, frozenset({2**20}))
 

@@ -366,10 +366,10 @@ def move_batch(
     statement = text("""
         UPDATE batch SET status = :after, held_for = NULL, held_reason = NULL,
                opened_at = CASE WHEN :after = 'open' THEN now() ELSE opened_at END
-        WHERE batch_id = :id AND status = :before RETURNING batch_id
+        WHERE batch_id = :id AND status = :before
     """)
     keys = {"id": batch_id, "before": before.value, "after": after.value}
-    if connection.execute(statement, keys).first() is None:
+    if connection.execute(statement, keys).rowcount == 0:
         raise NotReadyError(f"batch {batch_id} is no longer {before}: it cannot become {after}")
 
 
@@ -386,9 +386,9 @@ def release_batch(connection: Connection, batch_id: int) -> bool:
     """Let a held batch settle whatever its share of failures is; return False if it is not held."""
     statement = text("""
         UPDATE batch SET status = 'open', held_for = NULL, held_reason = NULL, released = true
-        WHERE batch_id = :id AND status = 'held' RETURNING batch_id
+        WHERE batch_id = :id AND status = 'held'
     """)
-    return connection.execute(statement, {"id": batch_id}).first() is not None
+    return connection.execute(statement, {"id": batch_id}).rowcount == 1
 
 
 def withdraw_release(connection: Connection, batch_id: int) -> None:

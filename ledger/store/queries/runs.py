@@ -154,9 +154,9 @@ def renew_lease(connection: Connection, run_id: int, lease_seconds: float) -> bo
     """Push the lease forward; False if the run is no longer running."""
     statement = text("""
         UPDATE step_run SET lease_until = clock_timestamp() + make_interval(secs => :lease)
-        WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
+        WHERE step_run_id = :id AND state = 'running'
     """)
-    return connection.execute(statement, {"id": run_id, "lease": lease_seconds}).first() is not None
+    return connection.execute(statement, {"id": run_id, "lease": lease_seconds}).rowcount == 1
 
 
 def set_folder(connection: Connection, run_id: int, folder: str) -> None:
@@ -249,10 +249,10 @@ def commit_run(
               || jsonb_build_object('bytes', bytes, 'rows', rows) ORDER BY first_position, path)
             FROM jsonb_to_recordset(cast(:files AS jsonb))
               AS (path text, bytes bigint, rows bigint, first_position bigint))
-        WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
+        WHERE step_run_id = :id AND state = 'running'
     """)
     values = {**record, **record["posted"], "id": run_id, "files": json.dumps(files)}
-    return connection.execute(statement, values).first() is not None
+    return connection.execute(statement, values).rowcount == 1
 
 
 def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) -> None:

@@ -228,10 +228,10 @@ def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int)
           settled_at = greatest(clock_timestamp(), (
             SELECT max(o.settled_at) + interval '1 microsecond' FROM batch o
             WHERE o.family_id = b.family_id))
-        WHERE b.batch_id = :id AND b.status = 'open' RETURNING b.batch_id
+        WHERE b.batch_id = :id AND b.status = 'open'
     """)
     keys = {"id": batch_id, "roots": roots, "failed": failed}
-    return connection.execute(statement, keys).first() is not None
+    return connection.execute(statement, keys).rowcount == 1
 
 
 def release_messages(connection: Connection, batch_id: int) -> None:
