@@ -16,8 +16,7 @@ from ledger.batch.step_runs import Attempt, OpenedRun, Record, StepOutput, commi
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.databases.driver_errors import raw_cursor
 from ledger.deltas import posting
-from ledger.deltas.kernel import Deltas, Fails, Messages
-from ledger.deltas.posted import Posted
+from ledger.deltas.kernel import Deltas, DeltaTotals, Fails, Messages
 from ledger.deltas.rows import Longs
 from ledger.deltas.spans import RootRange
 from ledger.pipeline.pipeline import Pipeline
@@ -64,7 +63,7 @@ def _run(
         read = roots if place < 2 else roots[failing:]
         deltas = _deltas(read, place, failed, messages if replayed and place == 0 else None)
         output = StepOutput(
-            _record(len(read), Posted.of(deltas)),
+            _record(len(read), DeltaTotals.of(deltas)),
             _files(opened),
             partial(_post, opened, deltas),
             emitted=RootRange(first, count) if place == 0 else None,
@@ -103,7 +102,7 @@ def _deltas(roots: Longs, place: int, failed: Longs, messages: Longs | None) -> 
     return Deltas(roots, acked ^ emitted, acked, hands_on, acks, failures, messages=of_roots)
 
 
-def _record(rows: int, posted: Posted) -> Record:
+def _record(rows: int, posted: DeltaTotals) -> Record:
     return Record(
         input_rows=rows,
         output_rows=rows - posted.failed_roots,

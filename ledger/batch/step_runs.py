@@ -21,7 +21,7 @@ from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
 from ledger.core.text import storable
 from ledger.databases.driver_errors import raw_cursor, translated
-from ledger.deltas.posted import Posted
+from ledger.deltas.kernel import DeltaTotals
 from ledger.deltas.spans import RootRange
 from ledger.errors import (
     ConfigurationError,
@@ -94,7 +94,7 @@ class Record:
     failed_rows: int = 0
     duplicate_rows: int = 0
     null_columns: list[str] = field(default_factory=list)
-    posted: Posted = field(default_factory=Posted)
+    posted: DeltaTotals = field(default_factory=DeltaTotals)
     acks_proved: bool | None = None
 
 

@@ -14,13 +14,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from ledger.deltas.kernel import Deltas, Fails, Messages, compacted
+from ledger.deltas.kernel import Deltas, DeltaTotals, Fails, Messages, compacted
 from ledger.deltas.portions import Folded
-from ledger.deltas.posted import Posted
 from ledger.deltas.root_files import RootFile, RootWriter, read_roots
 from ledger.deltas.rows import NONE
 from ledger.deltas.spans import Spans
-from ledger.deltas.stored import Seen, texts_of
+from ledger.deltas.stored import Checksum, texts_of
 from ledger.deltas.table_writer import TableWriter
 from ledger.storage import stores
 from ledger.storage.parquet import iter_batches, stored_file
@@ -81,8 +80,8 @@ class FoldSums:
     those of ``Folded`` and ``Deltas``, added up.
     """
 
-    posted: Posted = field(default_factory=Posted)
-    wrote: Seen = field(default_factory=Seen)
+    posted: DeltaTotals = field(default_factory=DeltaTotals)
+    wrote: Checksum = field(default_factory=Checksum)
     with_rows: int = 0
     drops: Mapping[str, int] = field(default_factory=dict)
 
@@ -91,7 +90,7 @@ class FoldSums:
         """Return the sums of one part."""
         deltas = part.deltas
         return FoldSums(
-            posted=Posted.of(deltas),
+            posted=DeltaTotals.of(deltas),
             wrote=part.wrote,
             with_rows=deltas.with_rows,
             drops=dict(deltas.drops),
@@ -144,7 +143,7 @@ class FoldWriter:
                     report = report.plus(FoldSums.of_part(part))
                     if roots is not None:
                         roots.add(part.deltas)
-                    yield self.spans.united(part.deltas) if roots is not None else part.deltas
+                    yield self.spans.to_spans(part.deltas) if roots is not None else part.deltas
 
             files, deltas = FoldFiles(), list[Deltas]()
             if self.in_memory:

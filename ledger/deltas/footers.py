@@ -10,7 +10,7 @@ from typing import Any
 
 from ledger.core.column_names import INPUT, PARENT, ROOT, is_own
 from ledger.deltas.stored import is_of_anchor
-from ledger.deltas.stretches import Input, Range, meeting, united
+from ledger.deltas.stretches import Input, Range, meeting, merge_ranges
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import stored_file
 
@@ -84,7 +84,7 @@ def footer_of(metadata: Any) -> Footer:
         sum(group.bytes for group in groups),
         sum(group.deltas for group in groups),
         (min(ends), max(ends)) if ends and None not in roots else None,
-        None if None in inputs else united(some for some in inputs if some),
+        None if None in inputs else merge_ranges(some for some in inputs if some),
     )
 
 

@@ -68,6 +68,53 @@ class Deltas:
 
 
 @dataclass(frozen=True)
+class DeltaTotals:
+    """Totals of deltas and their fails: the number of ``rows``, the XOR of the deltas and that of
+    their acked edges, the numbers of edges emitted and acked, and the number of roots that failed.
+    """
+
+    rows: int = 0
+    delta_xor: int = 0
+    acked_xor: int = 0
+    emitted_edges: int = 0
+    acked_edges: int = 0
+    failed_roots: int = 0
+
+    @property
+    def sums(self) -> tuple[int, ...]:
+        """Rows, XOR, edges emitted and acked: what a commit compares."""
+        return self.rows, self.delta_xor, self.emitted_edges, self.acked_edges
+
+    def __add__(self, other: "DeltaTotals") -> "DeltaTotals":
+        return DeltaTotals(
+            self.rows + other.rows,
+            self.delta_xor ^ other.delta_xor,
+            self.acked_xor ^ other.acked_xor,
+            self.emitted_edges + other.emitted_edges,
+            self.acked_edges + other.acked_edges,
+            self.failed_roots + other.failed_roots,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} deltas with XOR {self.delta_xor}, {self.emitted_edges} emitted,"
+            f" {self.acked_edges} acked and {self.failed_roots} failed"
+        )
+
+    @classmethod
+    def of(cls, deltas: Deltas) -> "DeltaTotals":
+        """Return the totals of ``deltas`` and of their fails."""
+        return cls(
+            len(deltas.root),
+            int(np.bitwise_xor.reduce(deltas.delta)) if len(deltas.root) else 0,
+            int(np.bitwise_xor.reduce(deltas.acked)) if len(deltas.root) else 0,
+            total(deltas.emitted_edges),
+            total(deltas.acked_edges),
+            sum(len(fails.root) for fails in deltas.fails),
+        )
+
+
+@dataclass(frozen=True)
 class _Ordered:
     """Rows by root, input and parent, where each input's and each root's begin, and which of the
     inputs are the first of their root.
@@ -200,7 +247,7 @@ def fold_source(root: Longs, position: Longs, edges: Edges, failed: Texts | None
     return fold_output(Rows(root, position, position, failed=failed), edges)
 
 
-def united(parts: Sequence[Deltas]) -> Deltas:
+def merge_deltas(parts: Sequence[Deltas]) -> Deltas:
     """The deltas of several folds of one run, one for each root."""
     columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]
     if np.any(columns[0][1:] < columns[0][:-1]):
@@ -236,13 +283,13 @@ def compacted(parts: Iterable[Deltas], most: int) -> Iterator[Deltas]:
         waiting.append(part)
         rows += len(part.root)
         if rows > most:
-            waiting = [united(waiting)]
+            waiting = [merge_deltas(waiting)]
             rows = len(waiting[0].root)
             if rows > most // 2:
                 yield waiting.pop()
                 rows = 0
     if waiting:
-        yield united(waiting)
+        yield merge_deltas(waiting)
 
 
 def total(counts: Counts) -> int:

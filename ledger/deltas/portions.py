@@ -34,8 +34,8 @@ from ledger.deltas.kernel import (
 )
 from ledger.deltas.rows import NONE, Flags, Longs, Rows
 from ledger.deltas.stored import (
+    Checksum,
     Part,
-    Seen,
     anchored_rows,
     parts_of,
     read_windows,
@@ -48,7 +48,7 @@ from ledger.storage.parquet import read_row_group, stored_file
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 ANCHORED = (ROOT, ANCHORS, FAILED, DROPPED)  # columns for a row's owner, and whether it goes on
 FEW = 1_000  # records whose text is cut at a time
-_NOTHING = Seen()
+_NOTHING = Checksum()
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Folded:
     """Deltas of some rows. ``wrote``: checksum of the rows that the run itself wrote."""
 
     deltas: Deltas
-    wrote: Seen = _NOTHING
+    wrote: Checksum = _NOTHING
 
 
 class Portion(Protocol):
@@ -188,7 +188,7 @@ class Records:
         return chain.from_iterable(map(self.by_window, files))
 
     def _fold(self, file: DataFile, table: pa.Table, position: Longs) -> Folded:
-        seen = Seen(len(table))
+        seen = Checksum(len(table))
         position = position[position < self.roots]
         root = position + self.first_root
         table = table.slice(0, len(position))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ledger.deltas.kernel import Deltas, united
+from ledger.deltas.kernel import Deltas, merge_deltas
 from ledger.deltas.rows import Flags, Longs, Selector
 
 MOST_SPANS = 1 << 16  # of a source's range, where the span is chosen
@@ -71,9 +71,9 @@ class Spans:
         place = np.searchsorted(self._first, root, "right") - 1
         return (place >= 0) & (root < self._end[place]), place
 
-    def united(self, deltas: Deltas) -> Deltas:
+    def to_spans(self, deltas: Deltas) -> Deltas:
         """Return the deltas with one for each span; fails and messages stay those of roots."""
-        return united([replace(deltas, root=self.of(deltas.root))])
+        return merge_deltas([replace(deltas, root=self.of(deltas.root))])
 
 
 def _first(some: RootRange) -> int:

@@ -36,7 +36,7 @@ _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, ERROR)
 
 
 @dataclass(frozen=True)
-class Seen:
+class Checksum:
     """Checksum of rows, whatever their order.
 
     ``rows``: their number.
@@ -51,7 +51,7 @@ class Seen:
     sum: int = 0
 
     @classmethod
-    def of(cls, hashes: Hashes, counts: Counts | None = None) -> "Seen":
+    def of(cls, hashes: Hashes, counts: Counts | None = None) -> "Checksum":
         """Return the checksum of rows with these hashes. ``counts``: the number of rows with each;
         None: one.
         """
@@ -62,8 +62,8 @@ class Seen:
             rows, summed, odd = counts.sum(), low @ counts, hashes[counts % 2 == 1]
         return cls(int(rows), int(np.bitwise_xor.reduce(odd).view(np.int64)), int(summed))
 
-    def __add__(self, other: "Seen") -> "Seen":
-        return Seen(self.rows + other.rows, self.xor ^ other.xor, self.sum + other.sum)
+    def __add__(self, other: "Checksum") -> "Checksum":
+        return Checksum(self.rows + other.rows, self.xor ^ other.xor, self.sum + other.sum)
 
     def __str__(self) -> str:
         return f"{self.rows}, XOR {self.xor}, sum {self.sum}"
@@ -76,11 +76,11 @@ class Part:
     """
 
     rows: Rows
-    seen: Seen
+    seen: Checksum
 
     def cut(self, place: int) -> tuple["Part", "Part"]:
         """The anchors before a place, with what was seen, and those from there on."""
-        return self._of(slice(None, place), self.seen), self._of(slice(place, None), Seen())
+        return self._of(slice(None, place), self.seen), self._of(slice(place, None), Checksum())
 
     def ordered(self) -> "Part":
         """The anchors in the order of their roots."""
@@ -94,10 +94,10 @@ class Part:
         first, *others = itertools.pairwise([0, *places, len(self.rows)])
         return [
             self._of(slice(*first), self.seen),
-            *(self._of(slice(*place), Seen()) for place in others),
+            *(self._of(slice(*place), Checksum()) for place in others),
         ]
 
-    def _of(self, places: Selector, seen: Seen) -> "Part":
+    def _of(self, places: Selector, seen: Checksum) -> "Part":
         return Part(self.rows.take(places), seen)
 
 
@@ -176,7 +176,7 @@ def joined(parts: Sequence[Part]) -> Part:
     """Several parts as one, in their order."""
     if len(parts) == 1:
         return parts[0]
-    seen = sum((part.seen for part in parts), Seen())
+    seen = sum((part.seen for part in parts), Checksum())
     return Part(Rows.joined([part.rows for part in parts]), seen)
 
 
@@ -241,20 +241,20 @@ def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
     return numbers
 
 
-def _seen(table: pa.Table) -> Seen:
+def _seen(table: pa.Table) -> Checksum:
     """The rows of a table, by what identifies where each comes from: the hashes are those that
     Spark's ``xxhash64`` has of these columns.
     """
     if ANCHORS in table.column_names:
-        return Seen.of(_hashes_of_lists(_combined(table[ANCHORS])))
+        return Checksum.of(_hashes_of_lists(_combined(table[ANCHORS])))
     columns = [_combined(table[n]) for n in (ROOT, PARENT, INPUT) if n in table.column_names]
     if not columns:
-        return Seen(len(table))
+        return Checksum(len(table))
     columns, counts = _stretches(columns)
     hashes = np.full(len(columns[0]), SEED, np.uint64)
     for column in columns:
         hashes = _chained(column, hashes)
-    return Seen.of(hashes, counts)
+    return Checksum.of(hashes, counts)
 
 
 def _hashes_of_lists(lists: pa.ListArray) -> Hashes:

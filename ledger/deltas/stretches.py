@@ -50,7 +50,7 @@ class Stretches:
                     parts[0] = np.append(parts[0], ranges.pop()[0])
             ranges += [(int(part.min()), int(part.max())) for part in parts]
             last = int(root[-1])
-        apart = united(ranges)
+        apart = merge_ranges(ranges)
         return cls(apart, many <= MOST_STRETCHES and len(apart) == len(ranges))
 
 
@@ -100,7 +100,7 @@ def meeting(files: Sequence[Sequence[tuple[Bound, Bound]]]) -> list[list[int]]:
     return list({id(group): group for group in groups.values()}.values())
 
 
-def united(ranges: Iterable[tuple[Bound, Bound]]) -> tuple[tuple[Bound, Bound], ...]:
+def merge_ranges(ranges: Iterable[tuple[Bound, Bound]]) -> tuple[tuple[Bound, Bound], ...]:
     """The ranges in their order, those that meet as one."""
     apart: list[tuple[Bound, Bound]] = []
     for first, last in sorted(ranges):

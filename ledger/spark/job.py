@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import DROPPED, FAILED, PARENT, ROOT
-from ledger.deltas.stored import LOW_BITS, Seen
+from ledger.deltas.stored import LOW_BITS, Checksum
 from ledger.errors import IntegrityError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
@@ -221,10 +221,10 @@ class Witness:
         return {name: metrics[name] for name in self._counting}
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> Checksum:
         """Rows, XOR and sum seen; waits for the action."""
         metrics = self._metrics()
-        return Seen(metrics["rows"], metrics["xor"], metrics["sum"])
+        return Checksum(metrics["rows"], metrics["xor"], metrics["sum"])
 
     def _metrics(self) -> dict[str, int]:
         seen = observed(self._observation, dict.fromkeys((*_COUNTS, *self._counting), 0))

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import POSITION, ROOT, ROOTS
 from ledger.deltas.edges import edge_text
-from ledger.deltas.stored import Seen
+from ledger.deltas.stored import Checksum
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.folding.fold import UnprovedError, fold
 from ledger.spark.folding.outcome import FoldOutcome, Frame
@@ -33,14 +33,14 @@ class SinkTracking:
         self.wrote = Witness(counting=counting_misplaced(step))
         self._run = run
 
-    def tally(self, dropped: DataFrame | None) -> Seen:
+    def tally(self, dropped: DataFrame | None) -> Checksum:
         """Count the input's rows that are dropped because other batches delivered them.
 
         ``dropped``: these rows; None: there are none.
         """
-        return Seen() if dropped is None else Seen(dropped.count())
+        return Checksum() if dropped is None else Checksum(dropped.count())
 
-    def fold(self, rows: DataFrame, dropped: Seen) -> FoldOutcome:
+    def fold(self, rows: DataFrame, dropped: Checksum) -> FoldOutcome:
         """Fold what the sink acks.
 
         ``rows``: the rows that it reads. Raises IntegrityError unless they are the rows that it has
@@ -62,13 +62,13 @@ class AcksRows(SinkTracking):
         self._job, self._run = job, run
         self.wrote = Witness(mixing=self._mixed, counting=counting_misplaced(step))
 
-    def tally(self, dropped: DataFrame | None) -> Seen:
+    def tally(self, dropped: DataFrame | None) -> Checksum:
         if dropped is None:
-            return Seen()
+            return Checksum()
         (row,) = dropped.agg(F.count(F.lit(1)), *self._mixed(dropped)).collect()
-        return Seen(*(value or 0 for value in row))
+        return Checksum(*(value or 0 for value in row))
 
-    def fold(self, rows: DataFrame, dropped: Seen) -> FoldOutcome:
+    def fold(self, rows: DataFrame, dropped: Checksum) -> FoldOutcome:
         taken = self.wrote.seen + dropped
 
         def prove(outcome: FoldOutcome) -> None:

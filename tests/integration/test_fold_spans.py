@@ -9,7 +9,7 @@ import pytest
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.probes import listening
 from ledger.deltas import spans
-from ledger.deltas.kernel import Deltas, united
+from ledger.deltas.kernel import Deltas, merge_deltas
 from ledger.deltas.root_files import LISTING, read_listing, read_roots
 from ledger.deltas.spans import Spans
 from ledger.errors import IntegrityError
@@ -53,7 +53,7 @@ def posted(run, step):
         " JOIN step_run USING (step_run_id) WHERE step = :s AND state = 'committed'",
         s=step,
     )
-    return united([Deltas(*np.array([tuple(row) for row in rows], np.int64).T)])
+    return merge_deltas([Deltas(*np.array([tuple(row) for row in rows], np.int64).T)])
 
 
 def files_of(run, step):
@@ -71,7 +71,7 @@ def files_of(run, step):
 def by_root(run, step):
     """What the committed run of a step adds to each root."""
     parts = list(read_roots(files_of(run, step)))
-    return united(parts)
+    return merge_deltas(parts)
 
 
 def same(some, other):
@@ -103,12 +103,12 @@ def test_the_ledger_has_by_span_what_files_have_by_root(
     roots = {step: by_root(run, step) for step in steps}
     for step in steps:
         assert len(roots[step].root) == COUNT
-        assert same(posted(run, step), Spans(ranges).united(roots[step])), step
+        assert same(posted(run, step), Spans(ranges).to_spans(roots[step])), step
         assert len(posted(run, step).root) == -(-COUNT // span)
         row = run.ledger.row("SELECT * FROM step_run WHERE step = :s", s=step)
         assert row.emitted_edges == roots[step].emitted_edges.sum()
         assert row.acked_edges == roots[step].acked_edges.sum()
-    assert not united([*roots.values()]).delta.any()
+    assert not merge_deltas([*roots.values()]).delta.any()
 
 
 @by_each_way
@@ -123,10 +123,10 @@ def test_a_fold_that_is_not_proved_leaves_nothing_that_counts(runner, folded_by,
     run.step(batch, "out")
     folder = run.ledger.row("SELECT root_files FROM step_run WHERE step = 'out'").root_files
     files = read_listing(folder)
-    roots = united(list(read_roots(files)))
+    roots = merge_deltas(list(read_roots(files)))
     ranges = run.ledger.transact(runs.emits, batch.batch_id)
     assert (len(roots.root), roots.acked_edges.sum()) == (COUNT, 3 * COUNT)
-    assert same(posted(run, "out"), Spans(ranges).united(roots))
+    assert same(posted(run, "out"), Spans(ranges).to_spans(roots))
 
 
 @by_each_way
@@ -208,7 +208,7 @@ def test_many_records_share_rows(runner, numbers):
     for step in ("numbers", "unordered", "out"):
         row = run.ledger.row("SELECT * FROM step_run WHERE step = :s", s=step)
         assert row.delta_rows == len(posted(run, step).root) == 35_000
-    assert same(posted(run, "out"), Spans([some]).united(by_root(run, "out")))
+    assert same(posted(run, "out"), Spans([some]).to_spans(by_root(run, "out")))
 
 
 def test_sources_have_spans_of_their_own(runner, tmp_path, monkeypatch):
@@ -220,7 +220,7 @@ def test_sources_have_spans_of_their_own(runner, tmp_path, monkeypatch):
     rows = {step: len(posted(run, step).root) for step in ("numbers", "more", "both", "out")}
     assert rows == {"numbers": 3, "more": 2, "both": 5, "out": 5}
     ranges = run.ledger.transact(runs.emits, batch.batch_id)
-    assert same(posted(run, "both"), Spans(ranges).united(by_root(run, "both")))
+    assert same(posted(run, "both"), Spans(ranges).to_spans(by_root(run, "both")))
     assert len(by_root(run, "both").root) == COUNT + 2
 
 

@@ -18,8 +18,7 @@ from ledger.batch.step_runs import Attempt, Record, heartbeat
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.deltas import posting
-from ledger.deltas.kernel import Deltas, Fails
-from ledger.deltas.posted import Posted
+from ledger.deltas.kernel import Deltas, DeltaTotals, Fails
 from ledger.deltas.spans import RootRange
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError, WaitedError
 from ledger.execution import run_step
@@ -219,7 +218,7 @@ def test_backend_killed_while_a_run_posts(ledger, monkeypatch, when):
     ones = np.ones(3, np.int64)
     failed = Fails(root[:1], np.zeros(1, np.int32), np.zeros(1, bool), ("no good",))
     deltas = Deltas(root, (root + 1000) ^ (root + 2000), root + 1000, ones, ones, [failed])
-    posted = Posted.of(deltas)
+    posted = DeltaTotals.of(deltas)
     outcome = FoldOutcome(run, posted=posted, pending=[deltas])
     backends = []
 
@@ -258,7 +257,7 @@ def test_deltas_that_wait_for_a_lock_in_vain(ledger):
     batch = ledger.open(pipeline())
     run = ledger.start(batch.batch_id, "source")
     deltas = Deltas(*(np.arange(1) for _ in range(5)))
-    outcome = FoldOutcome(run, posted=Posted.of(deltas), pending=[deltas])
+    outcome = FoldOutcome(run, posted=DeltaTotals.of(deltas), pending=[deltas])
 
     def post(connection):
         connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")

@@ -20,9 +20,8 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.step_runs import Attempt
 from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
-from ledger.deltas.kernel import Deltas
+from ledger.deltas.kernel import Deltas, DeltaTotals
 from ledger.deltas.portions import Records
-from ledger.deltas.posted import Posted
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
 from ledger.spark import tracking
 from ledger.spark.folding import runners
@@ -423,7 +422,7 @@ def test_database_gone_while_posting(runner, tmp_path):
     opened = run.ledger.open_run(batch.batch_id, "numbers", Attempt())
     url = "postgresql://nobody:secret@127.0.0.1:9/x"
     deltas = Deltas(*np.ones((5, 10), np.int64))
-    outcome = FoldOutcome(opened, posted=Posted.of(deltas), pending=[deltas])
+    outcome = FoldOutcome(opened, posted=DeltaTotals.of(deltas), pending=[deltas])
     with pytest.raises(UnavailableError, match=r"did not answer.* Check that the") as caught:
         posted(replace(run.job, database=Database(url)), outcome, 0)
     assert "\n" not in str(caught.value)

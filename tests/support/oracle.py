@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from ledger.deltas.edges import Edges
 from ledger.deltas.hashing import hash_longs, hash_text
-from ledger.deltas.kernel import united
+from ledger.deltas.kernel import merge_deltas
 from ledger.deltas.portions import Folded
 from ledger.deltas.rows import NONE, Rows, Texts
-from ledger.deltas.stored import Seen
+from ledger.deltas.stored import Checksum
 
 INPUTS = {"one": 11, "two": 12}
 REASONS = (None, "", "b", "a", "c")
@@ -156,8 +156,8 @@ def edges(consumers):
 def joined(parts):
     """What all parts of a fold add, at least one: a delta for each root."""
     return Folded(
-        united([part.deltas for part in parts]),
-        sum((part.wrote for part in parts), Seen()),
+        merge_deltas([part.deltas for part in parts]),
+        sum((part.wrote for part in parts), Checksum()),
     )
 
 

@@ -7,8 +7,7 @@ import numpy as np
 from psycopg2.extras import execute_values
 
 from ledger.batch.step_runs import OpenedRun, Record, posting_ahead
-from ledger.deltas.kernel import Fails
-from ledger.deltas.posted import Posted
+from ledger.deltas.kernel import DeltaTotals, Fails
 from ledger.deltas.posting import post_fails
 from ledger.deltas.rows import NONE
 from ledger.store.connection import Database
@@ -77,4 +76,4 @@ def record_of(deltas: Iterable[Delta]) -> Record:
         rows += 1
         emitted += delta.emitted_edges
         acked += delta.acked_edges
-    return Record(posted=Posted(rows, signed(xor), emitted_edges=emitted, acked_edges=acked))
+    return Record(posted=DeltaTotals(rows, signed(xor), emitted_edges=emitted, acked_edges=acked))

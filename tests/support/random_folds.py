@@ -8,11 +8,11 @@ import pytest
 
 from ledger.deltas import stored
 from ledger.deltas.footers import read_footers
-from ledger.deltas.kernel import Fails, united
+from ledger.deltas.kernel import Fails, merge_deltas
 from ledger.deltas.portions import Portion
 from ledger.deltas.rows import NONE
 from ledger.deltas.spans import Spans
-from ledger.deltas.stored import Seen
+from ledger.deltas.stored import Checksum
 from ledger.spark.folding import fold
 from ledger.spark.folding.runners import FoldRunner, Threads
 
@@ -50,10 +50,10 @@ def _folded(portion: Portion, window_rows: int | None = None) -> tuple[object, .
     parts = [deltas for report in reports for deltas in report.deltas]
     if not parts:
         return ()
-    deltas = united(parts)
+    deltas = merge_deltas(parts)
     by_root = sorted(zip(*(column.tolist() for column in deltas.columns), strict=True))
     drops = {reason: many for reason, many in deltas.drops.items() if many}
-    wrote = sum((report.wrote for report in reports), Seen())
+    wrote = sum((report.wrote for report in reports), Checksum())
     return by_root, _fails(deltas.fails), drops, deltas.with_rows, wrote
 
 

@@ -30,7 +30,7 @@ def deltas_of(rows: Iterable[Delta]) -> Deltas:
 
 def by_span(ranges: Sequence[RootRange], rows: Iterable[Delta]) -> list[Delta]:
     """What a run posts of the deltas of its roots: one for each span."""
-    whole = Spans(ranges).united(deltas_of(rows))
+    whole = Spans(ranges).to_spans(deltas_of(rows))
     columns = (whole.root, whole.acked, whole.delta ^ whole.acked)
     edges = (whole.acked_edges, whole.emitted_edges)
     return [

@@ -13,12 +13,11 @@ import pytest
 from ledger.deltas import fold_files, fold_tasks
 from ledger.deltas.edges import Edges
 from ledger.deltas.fold_files import FoldWriter, remove_posted
-from ledger.deltas.kernel import Deltas, Fails, Messages, fold_emitted, united
+from ledger.deltas.kernel import Deltas, DeltaTotals, Fails, Messages, fold_emitted, merge_deltas
 from ledger.deltas.portions import Folded, Output
-from ledger.deltas.posted import Posted
 from ledger.deltas.root_files import read_roots
 from ledger.deltas.spans import RootRange, Spans
-from ledger.deltas.stored import Seen
+from ledger.deltas.stored import Checksum
 from ledger.storage.manifest import DataFile
 from tests.support.places import ROOT
 
@@ -34,11 +33,11 @@ def folded(first, last):
     deltas = Deltas(
         root, root * 31, root * 7, root % 5, root % 3, [fails], {"why": 2}, 3, [messages]
     )
-    return Folded(deltas, Seen(len(root), 5, 6))
+    return Folded(deltas, Checksum(len(root), 5, 6))
 
 
 PARTS = [folded(4096, 4110), folded(4100, 4120)]  # some roots are in both
-ROOTS = united([part.deltas for part in PARTS])
+ROOTS = merge_deltas([part.deltas for part in PARTS])
 
 
 def same(some, other):
@@ -48,7 +47,7 @@ def same(some, other):
 
 def read(file):
     """The deltas of a file, one a root."""
-    return united(list(read_roots([file])))
+    return merge_deltas(list(read_roots([file])))
 
 
 @pytest.mark.parametrize("most", [1, 8, 1000])
@@ -56,11 +55,11 @@ def read(file):
 def test_the_driver_reads_what_a_task_folded(tmp_path, spans, most):
     """The rows to post by span, those by root, fails with their texts, messages, and the sums."""
     report = FoldWriter(f"{tmp_path}/run=1", spans, most).write(iter(PARTS))
-    posted = sum((Posted.of(part.deltas) for part in PARTS), Posted())
+    posted = sum((DeltaTotals.of(part.deltas) for part in PARTS), DeltaTotals())
     assert (report.posted, report.drops) == (posted, {"why": 4})
-    assert (report.wrote, report.with_rows) == (Seen(34, 0, 12), 6)
+    assert (report.wrote, report.with_rows) == (Checksum(34, 0, 12), 6)
     files = report.files
-    assert same(united(list(files.read_rows())), spans.united(ROOTS))
+    assert same(merge_deltas(list(files.read_rows())), spans.to_spans(ROOTS))
     assert (files.roots is None) == spans.by_root
     assert spans.by_root or same(read(files.roots), ROOTS)
     fails = list(files.read_fails())
@@ -106,11 +105,11 @@ def test_a_task_of_the_driver_keeps_what_is_posted(tmp_path, most):
     report = writer.write(iter(PARTS))
     assert report.files.posted == []
     assert same(read(report.files.roots), ROOTS)
-    deltas = united(report.deltas)
-    assert same(deltas, BY_SPAN.united(ROOTS))
+    deltas = merge_deltas(report.deltas)
+    assert same(deltas, BY_SPAN.to_spans(ROOTS))
     assert deltas.fails == [fails for part in PARTS for fails in part.deltas.fails]
     assert deltas.messages == [some for part in PARTS for some in part.deltas.messages]
-    assert (report.wrote, report.with_rows, report.drops) == (Seen(34, 0, 12), 6, {"why": 4})
+    assert (report.wrote, report.with_rows, report.drops) == (Checksum(34, 0, 12), 6, {"why": 4})
 
 
 def test_no_try_of_a_task_writes_where_another_has(tmp_path):
@@ -155,7 +154,7 @@ def test_a_task_needs_neither_a_database_nor_its_driver(tmp_path):
     number, report = pickle.loads(done.stdout)
     assert number == 0
     assert (report.posted.emitted_edges, report.posted.acked_edges, report.with_rows) == (3, 2, 2)
-    assert len(united(list(report.files.read_rows())).root) == 1
+    assert len(merge_deltas(list(report.files.read_rows())).root) == 1
 
 
 def test_texts_are_read_a_few_at_a_time(tmp_path, monkeypatch):

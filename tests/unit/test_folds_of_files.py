@@ -12,7 +12,7 @@ import pytest
 from ledger.deltas import stored, stretches, windows
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import DELTA_BYTES, memory_of, read_footers
-from ledger.deltas.kernel import fold_emitted, fold_output, united
+from ledger.deltas.kernel import fold_emitted, fold_output, merge_deltas
 from ledger.deltas.portions import Folded, Output, Reading
 from ledger.deltas.spans import Spans
 from ledger.spark.folding.fold import fold_files
@@ -109,7 +109,9 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
             monkeypatch.setattr(windows, "SAMPLED", draw.choice([1, 2, 1_000]))
             reports, way = fold_files(Threads(Spans(), ""), portion, footers)
             parts = [
-                Folded(united(report.deltas), report.wrote) for report in reports if report.deltas
+                Folded(merge_deltas(report.deltas), report.wrote)
+                for report in reports
+                if report.deltas
             ]
             monkeypatch.setattr(stored, "WINDOW_ROWS", 1 << 20)
             whole = list(portion.gathered(files))

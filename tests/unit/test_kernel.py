@@ -55,7 +55,7 @@ def test_acks_of_what_is_read(drawn, read, consumers, emits_one):
     rows = flat([(0, [anchor_], None, None) for anchor_ in read], lists=False)
     own = edges(consumers)
     output = kernel.fold_output(flat(written, lists), own, emits_one=emits_one)
-    result = kernel.united([kernel.fold_read(rows, own), output])
+    result = kernel.merge_deltas([kernel.fold_read(rows, own), output])
     assert as_dict(result) == oracle.deltas()
     assert result.drops == oracle.drops()
     assert fails_of(result) == {**oracle.repeated(emits_one), **oracle.fails}
@@ -70,7 +70,7 @@ def test_parts_of_an_output(drawn, consumers):
     own = edges(consumers)
     whole = kernel.fold_emitted(flat([*low, *high], lists), own, emits_one=True)
     parts = [kernel.fold_emitted(flat(part, lists), own, emits_one=True) for part in (low, high)]
-    result = kernel.united(parts)
+    result = kernel.merge_deltas(parts)
     assert as_dict(result) == as_dict(whole)
     assert fails_of(result) == fails_of(whole)
     assert (result.drops, result.with_rows) == (whole.drops, whole.with_rows)
@@ -164,9 +164,9 @@ def test_counts_that_64_bits_do_not_hold_raise(pairs):
     sums = {number: sum(n for key, n in pairs if key == number) for number, _ in pairs}
     if max(sums.values()) >= 1 << 63:
         with pytest.raises(OverflowError, match=r"at most 9,223,372,036,854,775,807, found"):
-            kernel.united([part])
+            kernel.merge_deltas([part])
         return
-    whole = kernel.united([part])
+    whole = kernel.merge_deltas([part])
     assert dict(zip(whole.root.tolist(), whole.emitted_edges.tolist(), strict=True)) == sums
 
 
@@ -183,7 +183,7 @@ def test_parts_are_compacted(lists, most):
     assert all(len(some.root) > most // 2 for some in result[:-1])
     assert all(len(some.root) <= most + 20 for some in result)
     if parts:
-        whole = kernel.united(parts)
-        assert as_dict(kernel.united(result)) == as_dict(whole)
+        whole = kernel.merge_deltas(parts)
+        assert as_dict(kernel.merge_deltas(result)) == as_dict(whole)
     else:
         assert result == []

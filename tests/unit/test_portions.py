@@ -24,7 +24,7 @@ from ledger.deltas.edges import Edges
 from ledger.deltas.fold_tasks import find_stretches
 from ledger.deltas.kernel import fold_emitted, fold_output, fold_read, order_of
 from ledger.deltas.rows import Rows
-from ledger.deltas.stored import Seen, read_windows
+from ledger.deltas.stored import Checksum, read_windows
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group
@@ -142,7 +142,7 @@ def witnessed(rows, inputs):
                 seed = xxhash.xxh64_intdigest(data, seed=seed)
         mixed ^= seed
         summed += seed & 0x7FFFFFFF
-    return Seen(len(rows), mixed - (1 << 64) if mixed >> 63 else mixed, summed)
+    return Checksum(len(rows), mixed - (1 << 64) if mixed >> 63 else mixed, summed)
 
 
 @contextmanager
@@ -333,7 +333,7 @@ def test_parts_are_united_at_once(monkeypatch):
         return order_of(keys)
 
     monkeypatch.setattr(kernel, "order_of", noted)
-    deltas = kernel.united(parts)
+    deltas = kernel.merge_deltas(parts)
     assert sizes == [sum(len(part.root) for part in parts)]
     assert as_dict(deltas) == as_dict(fold_read(Rows.joined(rows), edges_of(1)))
 
@@ -391,7 +391,7 @@ def test_records_that_were_emitted(roots, emitted):
     with windows_of(3):
         parts = list(records.by_window(records.files[0]))
     assert [part.wrote.rows for part in parts] == [3, 1]
-    together = kernel.united([part.deltas for part in parts])
+    together = kernel.merge_deltas([part.deltas for part in parts])
     assert as_dict(together) == as_dict(result.deltas)
     assert fails_of(together) == fails_of(result.deltas)
 
@@ -449,7 +449,7 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
     with windows_of(2):
         parts = [(len(read), part.deltas) for part in reading.by_window(file)]
     assert [many for many, _ in parts] == [1, 2, 3, 4, 5, 6]
-    assert as_dict(kernel.united([deltas for _, deltas in parts])) == oracle.deltas()
+    assert as_dict(kernel.merge_deltas([deltas for _, deltas in parts])) == oracle.deltas()
     records = portions.Records([file], 1, len(rows), edges_of(0))
     with windows_of(2):
         assert [len(read) for _ in records.by_window(file)] == [1, 2, 3, 4, 5, 6]

@@ -102,7 +102,7 @@ def test_rows_that_add_up_differ_in_nothing():
     """By span, whatever their order, and if a root has several rows; others are left out."""
     roots = SingleRoots.of(longs(0, 16, 4096), RANGES)
     rows = acking([17, 3, 4099, 4099, 16])
-    posted = roots.posted(Spans(RANGES).united(rows))
+    posted = roots.posted(Spans(RANGES).to_spans(rows))
     table = columns(rows, acking([32, 4100]), roots=roots)
     assert not minus(posted, roots.by_span(table)).any()
 
@@ -112,7 +112,7 @@ def test_each_number_is_compared(number):
     """XOR, acked XOR and both counts: the span that differs is named, and by how much."""
     roots = SingleRoots.of(longs(0, 16, 4096), RANGES)
     rows = acking([17, 3, 4099])
-    posted = roots.posted(Spans(RANGES).united(rows))
+    posted = roots.posted(Spans(RANGES).to_spans(rows))
     posted[number, 1] += 2
     wrong = minus(posted, roots.by_span(columns(rows, roots=roots)))
     assert [*zip(*np.nonzero(wrong), strict=True)] == [(number, 1)]
@@ -123,7 +123,7 @@ def test_rows_of_one_side_alone_differ():
     """A span that was posted and is in no file, and one that is in a file and was not posted."""
     roots = SingleRoots.of(longs(0, 16), RANGES)
     rows = acking([3, 17])
-    posted, read = roots.posted(Spans(RANGES).united(rows)), columns(rows, roots=roots)
+    posted, read = roots.posted(Spans(RANGES).to_spans(rows)), columns(rows, roots=roots)
     nothing = roots.posted(NOTHING)
     assert minus(posted, roots.by_span(columns(roots=roots)))[3].tolist() == [1, 1]
     assert minus(nothing, roots.by_span(read))[3].tolist() == [-1, -1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ledger.deltas.kernel import Deltas, united
+from ledger.deltas.kernel import Deltas, merge_deltas
 from ledger.deltas.root_files import RootWriter, read_listing, read_roots, write_listing
 from ledger.deltas.spans import MOST_SPANS, RootRange, Spans, span_of
 from ledger.errors import LostFileError
@@ -51,7 +51,7 @@ def test_each_source_has_its_own_spans():
 def test_a_span_adds_up_its_roots():
     """XOR of the bits, sum of the edges."""
     some = deltas([4096, 4097, 4099, 4100, 4096])
-    whole = Spans([RootRange(4096, 5, 4)]).united(some)
+    whole = Spans([RootRange(4096, 5, 4)]).to_spans(some)
     assert whole.root.tolist() == [4096, 4100]
     first = np.array([0, 1, 2, 4])
     assert whole.delta[0] == np.bitwise_xor.reduce(some.delta[first])
@@ -70,7 +70,7 @@ def test_roots_are_read_as_they_were_written(tmp_path):
     write_listing(f"{tmp_path}/run=1", [file])
     files = read_listing(f"{tmp_path}/run=1")
     assert files == [file]
-    read, whole = united(list(read_roots(files))), united(parts)
+    read, whole = merge_deltas(list(read_roots(files))), merge_deltas(parts)
     for name in ("root", "delta", "acked", "emitted_edges", "acked_edges"):
         assert np.array_equal(getattr(read, name), getattr(whole, name)), name
     asked = []

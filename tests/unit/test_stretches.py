@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.deltas import stretches
-from ledger.deltas.stretches import Stretches, meeting, sort_out, united
+from ledger.deltas.stretches import Stretches, meeting, merge_ranges, sort_out
 from ledger.storage.manifest import DataFile
 
 FEW = 4  # stretches of a file that are too many, by one
@@ -120,7 +120,7 @@ def test_files_whose_ranges_meet(ranges, groups):
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=4), max_size=6))
 def test_every_pair_that_meets_is_in_one_group(drawn):
     """And no two files that do not meet, be it by way of others."""
-    files = [united((first, first + many) for first, many in ranges) for ranges in drawn]
+    files = [merge_ranges((first, first + many) for first, many in ranges) for ranges in drawn]
     sets = [{root for first, last in ranges for root in range(first, last + 1)} for ranges in files]
     groups = meeting(files)
     assert sorted(number for group in groups for number in group) == list(range(len(drawn)))

@@ -10,8 +10,7 @@ from ledger.batch.step_runs import posting_ahead
 from ledger.core.probes import reached
 from ledger.deltas import posting
 from ledger.deltas.fold_files import remove_posted
-from ledger.deltas.kernel import Deltas, compacted
-from ledger.deltas.posted import Posted
+from ledger.deltas.kernel import Deltas, DeltaTotals, compacted
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.job import Job, require_equal
 
@@ -32,7 +31,7 @@ def posted(job: Job, outcome: FoldOutcome, most: int) -> FoldOutcome:
     head = [part for part in ends if part is not None]
     pending = head if _fits(outcome, head, most) else []
     if pending:
-        counted = sum(map(Posted.of, pending), Posted())
+        counted = sum(map(DeltaTotals.of, pending), DeltaTotals())
     else:
         counted = _post(job, outcome, chain(head, parts))
     run = outcome.run
@@ -53,9 +52,9 @@ def _fits(outcome: FoldOutcome, parts: list[Deltas], most: int) -> bool:
     return max(len(part.root), *beside) <= most
 
 
-def _post(job: Job, outcome: FoldOutcome, parts: Iterable[Deltas]) -> Posted:
+def _post(job: Job, outcome: FoldOutcome, parts: Iterable[Deltas]) -> DeltaTotals:
     """Post part by part, each in a transaction of its own, then what lies in files beside them."""
-    run, counted = outcome.run, Posted()
+    run, counted = outcome.run, DeltaTotals()
 
     def transact(work: Callable[..., Any], rows: Any) -> Any:
         reached("posting deltas", run.step)
@@ -65,13 +64,13 @@ def _post(job: Job, outcome: FoldOutcome, parts: Iterable[Deltas]) -> Posted:
     post_fails = partial(posting.post_fails, masks=run.masks)
     for part in parts:
         transact(partial(posting.post, masks=run.masks), part)
-        counted += Posted.of(part)
+        counted += DeltaTotals.of(part)
     for files in outcome.files:
         if files.fails is not None:
             roots = transact(post_fails, files.read_fails())
-            counted += Posted(failed_roots=roots)
+            counted += DeltaTotals(failed_roots=roots)
         if files.messages is not None:
             transact(posting.post_messages, files.read_messages())
-    if counted != Posted():
+    if counted != DeltaTotals():
         reached("deltas posted", run.step)
     return counted

@@ -308,7 +308,7 @@ def emits(connection: Connection, batch_id: int) -> list[Emit]:
 
 
 def posted_deltas(connection: Connection, batch_id: int, run_id: int) -> tuple[int, ...]:
-    """Return the deltas that a run has posted, as ``Posted.sums``."""
+    """Return the deltas that a run has posted, as ``DeltaTotals.sums``."""
     statement = text("""
         SELECT count(*), coalesce(bit_xor(delta), 0), coalesce(sum(emitted_edges), 0),
           coalesce(sum(acked_edges), 0)
