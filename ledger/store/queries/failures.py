@@ -13,6 +13,13 @@ GROUPS = 500  # failures of a batch by step and reason
 _MOST = 100  # reasons that a name is compared with
 
 # Parts of statements about a failed message m, and r, its last attempt.
+# Them, with the original b and its pipeline p.
+FAILURES = """
+    FROM failed_message m
+    JOIN failed_root r ON r.root_id = m.root_id
+    JOIN batch b ON b.batch_id = m.original_batch_id
+    JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+"""
 # Why the attempt failed, in words.
 REASON = "failure_reason(r.cause, r.step, r.reason)"
 # The message's state by now.
@@ -169,14 +176,10 @@ def cases(
                {JOINS} AS joins, bool_and({REREADS}) AS rereads,
                bool_or(any_step.merges) AS whole,
                bool_and(NOT any_step.incremental) AS reprocesses, count(*) AS records
-        FROM failed_message m
-        JOIN failed_root r ON r.root_id = m.root_id
-        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
-        JOIN pipeline p ON p.pipeline_id = b.pipeline_id
-        {STEPS}
+        {FAILURES} {STEPS}
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
-        WHERE m.status IN ('failed', 'replaying', 'quarantined') AND {STATE} <> 'accepted'
-          AND {SELECTION}
+        WHERE b.status <> 'superseded' AND m.status IN ('failed', 'replaying', 'quarantined')
+          AND {STATE} <> 'accepted' AND {SELECTION}
         GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
         ORDER BY records DESC, b.batch_id, r.step, cause, state
     """)

@@ -12,6 +12,7 @@ from ledger.errors import InputError
 from ledger.store.queries.failures import (
     ACCEPTED_BY,
     ANY,
+    FAILURES,
     JOINS,
     REASON,
     REREADS,
@@ -179,10 +180,7 @@ class DecidedAttempt:
 
 _ANY = {**ANY, "without": None, "ever": False, "recovered": False}
 _RECORDS = f"""
-    FROM failed_message m
-    JOIN failed_root r ON r.root_id = m.root_id
-    JOIN batch b ON b.batch_id = m.original_batch_id
-    JOIN pipeline p USING (pipeline_id)
+    {FAILURES}
     LEFT JOIN failed_payload f ON f.message_id = m.message_id
     WHERE (cast(:ever AS boolean) OR (m.status = 'recovered') = cast(:recovered AS boolean))
       AND (b.status <> 'superseded' AND m.status <> 'superseded' OR cast(:ever AS boolean)
@@ -331,11 +329,7 @@ def failed_record(connection: Connection, number: int) -> LastFailure | None:
                any_step.merges AS whole, NOT any_step.incremental AS reprocesses, r.producers,
                r.emitted_edges, r.acked_edges, f.root_id AS content_root,
                b.files_expired_at AS expired_at, f.forgotten_at
-        FROM failed_message m
-        JOIN failed_root r ON r.root_id = m.root_id
-        JOIN batch b ON b.batch_id = m.original_batch_id
-        JOIN pipeline p ON p.pipeline_id = b.pipeline_id
-        {STEPS}
+        {FAILURES} {STEPS}
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.message_id = coalesce(
           (SELECT message_id FROM replay_root WHERE root_id = :id LIMIT 1),

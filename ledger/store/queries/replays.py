@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from ledger.core.run_request import Selection
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.failures import REASON
+from ledger.store.queries.failures import FAILURES, REASON
 from ledger.store.queries.rows import all_of, one_of
 from ledger.store.queries.settlement import GRACE
 
@@ -40,14 +40,8 @@ _SELECTED = f"""
       SELECT FROM failed_payload f
       WHERE f.message_id = m.message_id AND f.forgotten_at IS NOT NULL))
 """
-_OF_ORIGINALS = """
-        FROM failed_message m
-        JOIN failed_root r ON r.root_id = m.root_id
-        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
-        JOIN pipeline p USING (pipeline_id)
-"""
 _MATCHING = f"""
-        WHERE {_SELECTED}
+        WHERE b.status = 'settled' AND {_SELECTED}
           AND (b.files_expired_at IS NULL OR cast(:from_source AS boolean)
                OR b.batch_id = cast(:batch_id AS bigint))
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
@@ -283,7 +277,7 @@ def due_records(
                  <= 1 + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END)
                  AS last,
                p.max_replays
-        {_OF_ORIGINALS} {_MATCHING}
+        {FAILURES} {_MATCHING}
         GROUP BY b.batch_id, p.pipeline_id, r.step, r.cause, r.reason
         ORDER BY b.batch_id, records DESC, r.step, reason
     """)
@@ -301,7 +295,7 @@ def left_out(
     """Return the quarantined messages that match and that a person accepted, by decision."""
     statement = text(f"""
         SELECT b.batch_id, c.accepted_by, c.accepted_at, c.reason, count(*) AS records
-        {_OF_ORIGINALS}
+        {FAILURES}
         JOIN accepted_root d ON d.root_id = m.root_id JOIN acceptance c USING (acceptance_id)
         {_MATCHING}
         GROUP BY b.batch_id, c.acceptance_id ORDER BY b.batch_id, c.acceptance_id
