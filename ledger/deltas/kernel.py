@@ -319,8 +319,8 @@ def _sorted(keys: Sequence[npt.NDArray[Any]]) -> bool:
 
 
 def order_of(keys: Sequence[npt.NDArray[Any]]) -> Places:
-    """The places of the rows in the order of ``keys``: sorted by each, the last one first, equal
-    ones left as they are.
+    """Return the places of the rows in the order of ``keys``: by the first one, rows with an equal
+    one by the next, and so on. Rows with equal keys keep their order.
     """
     order = _stable_order(keys[-1])
     for key in reversed(keys[:-1]):
@@ -356,7 +356,7 @@ def changes(*keys: npt.NDArray[Any]) -> Places:
 
 
 def _differs(key: npt.NDArray[Any]) -> Flags:
-    """Whether a value differs from the one before; the first one does."""
+    """Return whether each value differs from the one before; the first one always does."""
     changed = np.empty(len(key), bool)
     changed[:1] = True
     np.not_equal(key[1:], key[:-1], out=changed[1:])

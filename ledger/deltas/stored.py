@@ -79,7 +79,7 @@ class Part:
     seen: Checksum
 
     def cut(self, place: int) -> tuple["Part", "Part"]:
-        """The anchors before a place, with what was seen, and those from there on."""
+        """Return the anchors before a place, with ``seen``, and those from there on, without."""
         return self._of(slice(None, place), self.seen), self._of(slice(place, None), Checksum())
 
     def ordered(self) -> "Part":

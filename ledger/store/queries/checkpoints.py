@@ -150,7 +150,7 @@ def fence(connection: Connection, pipeline_id: int, steps: Sequence[str]) -> Non
 
 
 def last(connection: Connection, pipeline_id: int, step: str) -> Checkpoint | None:
-    """Return the state that is current; None before the first."""
+    """Return the state that a step committed last, with whichever batch; None before the first."""
     statement = text("""
         SELECT batch_id, step_run_id, snapshot FROM checkpoint
         WHERE pipeline_id = :pipeline_id AND step = :step ORDER BY step_run_id DESC LIMIT 1

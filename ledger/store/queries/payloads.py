@@ -131,7 +131,9 @@ def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
-    """Replace the content of messages by their present content, and return for how many."""
+    """Replace kept content by that of a later attempt, and return for how many messages. Content
+    that is forgotten, or of the same attempt or a later one, stays. Columns as in ``Payload``.
+    """
     copy_content(connection, rows)
     statement = text("""
         UPDATE failed_payload f SET root_id = k.root_id, content = k.content, parsed = k.parsed,

@@ -91,8 +91,8 @@ def names(connection: Connection) -> list[str]:
 
 
 def steps(connection: Connection, scope: Mapping[str, Any], kind: str | None = None) -> list[str]:
-    """Return the steps, or those of a ``kind``, that batches of ``scope`` have had: pipeline,
-    batch_id.
+    """Return the steps that batches have had, by name. ``scope``: the pipeline and the batch_id of
+    these batches, of which None means any. ``kind``: only steps of this kind.
     """
     statement = text(f"""
         SELECT DISTINCT s.name FROM batch_step s

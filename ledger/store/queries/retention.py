@@ -206,8 +206,8 @@ def dead_runs(
     keep: float | None,
     before: datetime,
 ) -> list[RunWithFiles]:
-    """Return runs that will never count, of batches whose files have not expired and of which
-    nothing has happened since ``before``.
+    """Return runs that will never count, oldest first, of batches whose files have not expired and
+    of which nothing has happened since ``before``. Other parameters are those of ``candidates``.
     """
     statement = text(f"""
         {_RUN}

@@ -275,8 +275,8 @@ def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
 
 
 def damaged_steps(connection: Connection, batch_id: int) -> list[str]:
-    """Return the steps of a batch whose committed run wrote a file that a later run could not read,
-    and failed.
+    """Return the steps of a batch whose committed run wrote a file that a later run failed to
+    read.
     """
     statement = text("""
         SELECT DISTINCT r.step FROM step_run r JOIN step_run reader USING (batch_id)
