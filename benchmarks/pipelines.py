@@ -93,7 +93,7 @@ def measurements(folder: str, tracking: bool, lose_every: int | None = None) -> 
     def scaled(measurements: DataFrame) -> DataFrame:
         return measurements.withColumn("scaled", F.col("amount") * 1.5)
 
-    @pipeline.stage(reads="scaled")
+    @pipeline.stage(reads="scaled", filters="lost")
     def labelled(scaled: DataFrame) -> DataFrame:
         label = F.concat("place", F.lit("-"), F.col("id") % 100)
         labels = scaled.withColumn("label", label)

@@ -52,7 +52,7 @@ pipeline = Pipeline("trades")
 pipeline.source("trades", Trades())
 
 
-@pipeline.stage(reads="trades")
+@pipeline.stage(reads="trades", filters="lost")
 def bought(trades: DataFrame) -> tuple[DataFrame, Mark]:
     """The purchases, which cost money. A sale is dropped on purpose: whatever else is missing
     was lost.
@@ -61,7 +61,7 @@ def bought(trades: DataFrame) -> tuple[DataFrame, Mark]:
     return purchases, dropped(trades.where("side = 'sell'"), "a sale")
 
 
-@pipeline.stage(reads="trades")
+@pipeline.stage(reads="trades", filters="lost")
 def sold(trades: DataFrame) -> tuple[DataFrame, Mark]:
     """The sales, which bring money."""
     sales = trades.where("side = 'sell'").withColumn("flow", F.col("cents"))

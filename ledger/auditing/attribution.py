@@ -123,7 +123,7 @@ class Attribution:
         """A node without sorts that no row depends on: these may fail on unread values."""
         name = simple_name(node)
         children = self.catalyst.children(node)
-        if name not in ROW_WISE or not children:
+        if name not in ROW_WISE or not children or self.sources.leaf_of(node) is not None:
             return node
         below = [self._unsorted(child) for child in children]
         if name == "Sort":
@@ -251,9 +251,11 @@ class Attribution:
         """Return whether other rows or values may come to a node each time it is computed."""
         identity = self.catalyst.identity(node)
         if identity not in self._random:
+            is_leaf = self.sources.leaf_of(node) is not None
             below = [*self.catalyst.children(node), *self.catalyst.subqueries(node)]
-            is_free = chooses_freely(node, self.catalyst)
-            self._random[identity] = is_free or any(map(self.is_random, below))
+            self._random[identity] = not is_leaf and (
+                chooses_freely(node, self.catalyst) or any(map(self.is_random, below))
+            )
         return self._random[identity]
 
     def nodes(self, node: Node) -> Iterator[Node]:
@@ -263,6 +265,8 @@ class Attribution:
         yield node
 
     def _followed(self, node: Node) -> list[Node]:
+        if self.sources.leaf_of(node) is not None:
+            return []
         children = self.catalyst.children(node)
         return children[:1] if is_consulting(node) else children
 
@@ -335,7 +339,7 @@ class Attribution:
         if self.is_row_wise(node, source):
             bits = record_ids.ROW_BITS + record_ids.OCCURRENCE_BITS
             of_source = F.shiftright(ID, bits) == source
-            part = self.sources.part_of(self.sources.sources[source], records)
+            part = self.sources.part_of(source, records)
             return {source: part}, lambda rows: rows.where(of_source)
         record = F.col(ID).bitwiseAND(F.lit(~record_ids.OCCURRENCE_MASK))
         wanted = F.broadcast(self.sources.frame_of(records).withColumnRenamed(ID, _RECORD))

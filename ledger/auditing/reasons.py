@@ -22,7 +22,7 @@ from ledger.lineage.nodes import CONSULTING_JOINS, simple_name
 
 _REASON = "__ackledger_reason"
 # Generators that make no row of a list that is NULL or empty.
-_OF_LISTS = frozenset({"Explode", "Inline", "PosExplode"})
+OF_LISTS = frozenset({"Explode", "Inline", "PosExplode"})
 MAX_SUBQUERIES = 4  # of one condition, for which it is said whether it is false or NULL
 
 
@@ -99,7 +99,7 @@ class Reasons:
             reasons = self._sorted_into(lost, [*false, *null], rest)
         for part, texts in zip(condition.plain, parsers, strict=True):
             for text in texts:
-                failed = self._having(text.node, text.failed)
+                failed = self.having(text.node, text.failed)
                 reasons = _split(reasons, part, f"did not parse: {text.text}", failed)
         return reasons
 
@@ -152,15 +152,22 @@ class Reasons:
         )
 
     def _join(self, lost: Lost) -> list[Reason]:
-        kind = join_type(lost.node)
+        *causes, rest = self.causes_of_join(lost.node, lost.side)
+        if not causes:
+            return [Reason(rest.text, rest.is_intended, lost.ids)]
+        return self._sorted_into(lost, causes, rest)
+
+    def causes_of_join(self, node: Node, side: int) -> list[LossCause]:
+        """Return the causes of a join's losses; the last one is that of all other rows."""
+        kind, every = join_type(node), F.lit(True)
         if kind == "LeftAnti":
-            return [Reason("has a partner", True, lost.ids)]
+            return [LossCause(every, "has a partner", True)]
         is_intended = kind in CONSULTING_JOINS
-        if lost.node.condition().isEmpty():
-            return [Reason("the other side has no rows", is_intended, lost.ids)]
-        keys, has_more = join_keys(self._catalyst, lost.node, lost.side)
+        if node.condition().isEmpty():
+            return [LossCause(every, "the other side has no rows", is_intended)]
+        keys, has_more = join_keys(self._catalyst, node, side)
         if not keys:
-            return [Reason("no partner by the condition", is_intended, lost.ids)]
+            return [LossCause(every, "no partner by the condition", is_intended)]
         causes = [
             LossCause(self._catalyst.column(key).isNull(), f"key NULL: {self._text(key)}", False)
             for key, is_null_safe in keys
@@ -168,22 +175,31 @@ class Reasons:
         ]
         names = ", ".join(self._text(key) for key, _ in keys)
         text = "no partner by the condition" if has_more else f"no partner for {names}"
-        return self._sorted_into(lost, causes, LossCause(F.lit(True), text, is_intended))
+        return [*causes, LossCause(every, text, is_intended)]
 
     def _generate(self, lost: Lost) -> list[Reason]:
         generator = lost.node.generator()
-        if simple_class(generator) not in _OF_LISTS:
+        if simple_class(generator) not in OF_LISTS:
             text = f"{self._text(generator)} makes no row"
             return [Reason(text, False, lost.ids)]
-        argument = generator.children().head()
+        cause, rest = self.causes_of_list(lost.node)
+        return self._sorted_into(lost, [cause], rest)
+
+    def causes_of_list(self, node: Node) -> tuple[LossCause, LossCause]:
+        """Return the causes of the losses of one of ``OF_LISTS``; the last one is that of all other
+        rows.
+        """
+        argument = node.generator().children().head()
         column, text = self._catalyst.column(argument), self._text(argument)
-        causes = [LossCause(column.isNull(), f"{text} is NULL", False)]
-        return self._sorted_into(lost, causes, LossCause(F.lit(True), f"{text} is empty", False))
+        return (
+            LossCause(column.isNull(), f"{text} is NULL", False),
+            LossCause(F.lit(True), f"{text} is empty", False),
+        )
 
     def _text(self, expression: Expression) -> str:
         return text_of(expression, self._catalyst)
 
-    def _having(self, node: Node, condition: Column) -> Callable[[Ids], Ids]:
+    def having(self, node: Node, condition: Column) -> Callable[[Ids], Ids]:
         """Return a function that selects ids with a row of a node for which a condition holds."""
 
         def having(values: Ids) -> Ids:

@@ -162,11 +162,14 @@ class Sources:
         pq.write_table(pa.table({ID: pa.array(values, pa.int64())}), file)
         return self.catalyst.spark.read.schema(f"{ID} bigint").parquet(_local(file))
 
-    def part_of(self, source: AuditSource, wanted: Ids) -> DataFrame:
+    def part_of(self, source: int, wanted: Ids) -> DataFrame:
         """Return records of a source, those of ids among them, in the columns of its copy.
 
         They are in files of their own, so that each pass over them reads few others.
         """
+        return self._part(self.sources[source], wanted)
+
+    def _part(self, source: AuditSource, wanted: Ids) -> DataFrame:
         if len(wanted) == source.records:
             return source.copy
         for copy, stored, part in self._parts:

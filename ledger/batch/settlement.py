@@ -308,6 +308,7 @@ def _fail_roots(
     refining.fill(connection, refinement.file)
     for shared in (False, True):
         queries.add_explicit_fails(connection, batch.batch_id, shared=shared)
+    queries.name_losses(connection, batch.batch_id)
     without = refining.failed_without_rows(connection, batch.batch_id)
     if without:
         raise IntegrityError(

@@ -99,6 +99,21 @@ class Record:
 
 
 @dataclass(frozen=True)
+class OperationLoss:
+    """Input rows that an operation of a stage lost, or dropped on purpose, for one reason.
+
+    ``text``: the operation, its line and the reason. ``operation``, ``place``: None: not known.
+    ``records``: the number of rows.
+    """
+
+    text: str
+    operation: str | None
+    place: str | None
+    records: int
+    is_drop: bool = False
+
+
+@dataclass(frozen=True)
 class StepOutput:
     """Output of a run.
 
@@ -106,6 +121,7 @@ class StepOutput:
     ``post``: posts the pending deltas.
     ``drops``: number of inputs that were acked without an output, by reason.
     ``emitted``: the roots of a source.
+    ``losses``: what operations of a stage lost or dropped; the latter are among the ``drops``.
     """
 
     record: Record
@@ -113,6 +129,7 @@ class StepOutput:
     post: Callable[[Connection], None] = lambda connection: None
     drops: Mapping[str, int] = field(default_factory=dict)
     emitted: RootRange | None = None
+    losses: Sequence[OperationLoss] = ()
 
 
 def begin(database: Database) -> Attempt:
@@ -337,9 +354,17 @@ def commit_in(connection: Connection, run: OpenedRun, output: StepOutput) -> boo
     if not runs.commit_run(connection, run.run_id, asdict(output.record), files):
         raise AssertionError("the batch is locked and the run was running")
     drops = Counter[str]()
-    for reason, records in output.drops.items():
-        drops[shown(reason, masks=run.masks)] += records
-    runs.insert_drops(connection, run.run_id, drops)
+    by_operation = {each.text: each.records for each in output.losses if each.is_drop}
+    for reason, records in {**output.drops, **by_operation}.items():
+        drops[storable(shown(reason, masks=run.masks))] += records
+    operations = [
+        {**asdict(each), "text": storable(shown(each.text, masks=run.masks))}
+        for each in output.losses
+    ]
+    dropped_at = {each["text"]: each for each in operations if each["is_drop"]}
+    runs.insert_drops(connection, run.run_id, drops, dropped_at)
+    losses = [each for each in operations if not each["is_drop"]]
+    runs.insert_losses(connection, run.run_id, losses)
     if output.emitted is not None:
         runs.set_emitted(connection, batch.batch_id, run.step, run.run_id, output.emitted)
     reached("committing run", run.step)

@@ -65,7 +65,8 @@ def failed(
     batch: BatchNumber = None,
     step: Annotated[str | None, typer.Option(help="Only what failed last in this step.")] = None,
     reason: Annotated[
-        str | None, typer.Option(help="Only what failed last for a reason like this SQL pattern.")
+        str | None,
+        typer.Option(help="Only what has this cause, or a reason like this SQL pattern."),
     ] = None,
     since: Annotated[datetime | None, Since] = None,
     recovered: Annotated[

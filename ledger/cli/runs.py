@@ -152,7 +152,8 @@ def replay(
     target: Target,
     batch: BatchNumber = None,
     reason: Annotated[
-        str | None, typer.Option(help="Only records whose last reason is like this SQL pattern.")
+        str | None,
+        typer.Option(help="Only records with this cause, or a reason like this SQL pattern."),
     ] = None,
     step: Annotated[str | None, typer.Option(help="Only records that failed in this step.")] = None,
     record: Annotated[int | None, typer.Option(help="Only this record, by its number.")] = None,

@@ -9,6 +9,7 @@ from io import StringIO
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import psycopg2
 
 from ledger.core.streams import ChunkStream
@@ -26,6 +27,7 @@ CHUNK_ROWS = 1 << 16
 _DELTA = "batch_id, step_run_id, root_id, delta, acked, emitted_edges, acked_edges"
 _FAIL = "batch_id, step_run_id, root_id, reason, detail, shared"
 _MESSAGE = "batch_id, step_run_id, root_id, message_id"
+_LOST = "batch_id, step_run_id, root_id, number"
 
 
 def post(cursor: Any, batch_id: int, run_id: int, deltas: Deltas, *, masks: bool) -> None:
@@ -53,6 +55,12 @@ def post_fails(
 
     _copy(cursor, f"COPY root_fail ({_FAIL}) FROM STDIN (FORMAT csv)", lines())
     return roots
+
+
+def post_lost(cursor: Any, batch_id: int, run_id: int, roots: Longs, number: int) -> None:
+    """Post roots that a run lost. ``number``: of the loss in ``step_run_loss``."""
+    rows = _rows(batch_id, run_id, (roots, np.full(len(roots), number)))
+    _copy(cursor, f"COPY lost_root ({_LOST}) FROM STDIN (FORMAT binary)", rows, HEADER, TRAILER)
 
 
 def post_messages(cursor: Any, batch_id: int, run_id: int, messages: Iterable[Messages]) -> None:

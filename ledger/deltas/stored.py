@@ -110,7 +110,7 @@ def parts_of(file: DataFile, inputs: Collection[str]) -> Iterator[Part]:
     """
     for table, position in read_windows(file, _OWN):
         rows, _ = anchored_rows(table, position, inputs)
-        yield Part(rows, _seen(table))
+        yield Part(rows, checksum(table))
 
 
 def anchored_rows(
@@ -241,7 +241,7 @@ def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
     return numbers
 
 
-def _seen(table: pa.Table) -> Checksum:
+def checksum(table: pa.Table) -> Checksum:
     """The rows of a table, by what identifies where each comes from: the hashes are those that
     Spark's ``xxhash64`` has of these columns.
     """

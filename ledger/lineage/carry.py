@@ -5,14 +5,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.core.column_names import ANCHOR
 from ledger.errors import CarryError
 from ledger.lineage.anchors import LISTS, AnchorPart, Anchors, Form
 from ledger.lineage.carrier import Carried, Carrier, Operation
-from ledger.lineage.catalyst import OWN_PREFIX, Catalyst, Node
+from ledger.lineage.catalyst import OWN_PREFIX, Catalyst, Expression, Node
 from ledger.lineage.nodes import right_side, simple_name, subquery_in
 from ledger.lineage.sites import Sites
 
@@ -67,21 +67,22 @@ class Following:
     names the record of each row, or in a list its records. ``form``: of rows of several records.
 
     ``bare``: the frames that the function gets. ``carrier``: has the operations of all frames that
-    were ``carried``.
+    were ``carried``. ``sites``: the lines that made their plans.
     """
 
     def __init__(
         self, function: str, inputs: Mapping[str, DataFrame], form: Form, id_column: str = ANCHOR
     ):
         self.spark = next(iter(inputs.values())).sparkSession
-        self._function, self._inputs, self._id_column = function, inputs, id_column
-        self._catalyst, self._sites = Catalyst(self.spark), Sites()
-        self.carrier = Carrier(self._catalyst, form, self._input_of, self._place)
+        self.inputs = inputs
+        self.function, self._id_column = function, id_column
+        self.catalyst, self.sites = Catalyst(self.spark), Sites()
+        self.carrier = Carrier(self.catalyst, form, self._input_of, self._place)
         self.bare = [self._without_id(name, number) for number, name in enumerate(inputs)]
 
     def watching(self) -> AbstractContextManager[None]:
         """Return the block in which the function is called: lines that make frames are noted."""
-        return self._sites.watching()
+        return self.sites.watching()
 
     def carried(
         self, frame: DataFrame, names: Sequence[str], *, id_alone: bool = False
@@ -91,25 +92,25 @@ class Following:
         """
         taken = [name for name in frame.columns if name.lower() in names]
         if taken:
-            raise CarryError(f"{self._function} returns a column {taken[0]!r}: rename it")
+            raise CarryError(f"{self.function} returns a column {taken[0]!r}: rename it")
         carried = self.carrier.carry(frame, names, id_alone=id_alone)
         if carried is not None:
             return carried
         if not self._inputs_in([frame]):
             self.require_inputs([frame])
         raise CarryError(
-            f"no row of the result of {self._function} comes from an input: "
+            f"no row of the result of {self.function} comes from an input: "
             "its inputs only decide which rows are kept"
         )
 
     def require_inputs(self, frames: Sequence[DataFrame]) -> None:
         """Raise CarryError unless each input is in the plan of one of these frames."""
         uses = self._inputs_in(frames)
-        for number, (name, rows) in enumerate(self._inputs.items()):
+        for number, (name, rows) in enumerate(self.inputs.items()):
             if number not in uses:
                 columns = ", ".join(each for each in rows.columns if each != self._id_column)
                 raise CarryError(
-                    f"{self._function} does not use its {name} ({columns}), "
+                    f"{self.function} does not use its {name} ({columns}), "
                     "or takes it out of the plan by collect(), toPandas(), rdd or checkpoint(): "
                     "expected each input in the plan of the result"
                 )
@@ -125,7 +126,7 @@ class Following:
         of which no row is followed."""
         uses: dict[int, Operation | None] = {}
         for frame in frames:
-            for number, by in self._uses(self._catalyst.analyzed(frame), None, {}):
+            for number, by in self._uses(self.catalyst.analyzed(frame), None, {}):
                 uses[number] = None if number in uses and uses[number] is None else by
         return uses
 
@@ -133,11 +134,11 @@ class Following:
         self, node: Node, by: Operation | None, definitions: dict[int, Node]
     ) -> Iterator[tuple[int, Operation | None]]:
         """Yield the inputs below a node that ``by`` consults (None: none does)."""
-        number, name = self._number(node), simple_name(node)
+        number, name = self.number_of(node), simple_name(node)
         if number is not None:
             yield number, by
             return
-        children = self._catalyst.children(node)
+        children = self.catalyst.children(node)
         if name == "WithCTE":
             *defined, main = children
             definitions |= {each.id(): each.child() for each in defined}
@@ -150,13 +151,13 @@ class Following:
             yield from self._uses(children.pop(), consulting, definitions)
         for child in children:
             yield from self._uses(child, by, definitions)
-        for plan in self._catalyst.subqueries(node):
+        for plan in self.catalyst.subqueries(node):
             consulting = by or Operation(subquery_in(node), self._place(node))
             yield from self._uses(plan, consulting, definitions)
 
     def _without_id(self, name: str, number: int) -> DataFrame:
         """Return the frame that the function gets for an input: an alias marks it in plans."""
-        frame = self._inputs[name]
+        frame = self.inputs[name]
         folded = [column.lower() for column in frame.columns]
         twice = sorted({each for each in frame.columns if folded.count(each.lower()) > 1})
         if twice:
@@ -172,29 +173,43 @@ class Following:
 
     def _input_of(self, node: Node) -> Carried | None:
         """Return a marked input with its ids after its columns; None for any other node."""
-        if self._number(node) is None:
+        if self.number_of(node) is None:
             return None
-        project = self._catalyst.children(node)[0]
-        child = project.child()
-        ids = next(
-            attribute
-            for attribute in self._catalyst.output(child)
-            if attribute.name() == self._id_column
-        )
-        # Under a new expression id each time: the sides of a self-join have different ones.
-        visible = self._catalyst.items(project.projectList())
-        inner, own = self._catalyst.projected(child, visible, [self._catalyst.column(ids)])
-        is_list = ids.dataType().typeName() == "array"
-        anchors = Anchors((AnchorPart(not is_list, tuple(own)),))
-        return self._catalyst.with_children(node, [inner]), anchors
+        carried, own = self.with_column(node, lambda ids: ids)
+        is_list = own.dataType().typeName() == "array"
+        return carried, Anchors((AnchorPart(not is_list, (own,)),))
 
-    def _number(self, node: Node) -> int | None:
+    def with_column(
+        self,
+        node: Node,
+        made_of: Callable[[Column], Column],
+        restricted: Callable[[DataFrame, Column], DataFrame] | None = None,
+    ) -> tuple[Node, Expression]:
+        """Return a marked input with a column after its own that is made of its column of ids, and
+        the column's attribute. ``restricted``: returns a part of the rows, with the same columns.
+        """
+        project = self.catalyst.children(node)[0]
+        child = project.child()
+        (ids,) = [
+            self.catalyst.column(attribute)
+            for attribute in self.catalyst.output(child)
+            if attribute.name() == self._id_column
+        ]
+        if restricted is not None:
+            child = self.catalyst.analyzed(restricted(self.catalyst.frame(child), ids))
+        # Under a new expression id each time: the sides of a self-join have different ones.
+        visible = self.catalyst.items(project.projectList())
+        inner, (own,) = self.catalyst.projected(child, visible, [made_of(ids)])
+        return self.catalyst.with_children(node, [inner]), own
+
+    def number_of(self, node: Node) -> int | None:
+        """Return the number of the input that a node is; None: it is none."""
         if simple_name(node) != "SubqueryAlias" or not node.alias().startswith(_INPUT):
             return None
         return int(node.alias().removeprefix(_INPUT))
 
     def _place(self, node: Node) -> str:
-        return self._sites.place(self._catalyst, node)
+        return self.sites.place(self.catalyst, node)
 
 
 def require_classic(function: Callable[..., Any], inputs: Sequence[DataFrame]) -> None:

@@ -178,6 +178,10 @@ class Catalyst:
             nothing,
         )
 
+    def spark_class(self, name: str) -> Any:
+        """Return a class of Spark's Catalyst, by its name below that package."""
+        return getattr(self._jvm, f"org.apache.spark.sql.catalyst.{name}")
+
     def is_in(self, value: Expression, values: Any) -> Column:
         """Return whether a value is in a Scala Set of values of its type, in Spark's own form."""
         in_set = getattr(self._jvm, "org.apache.spark.sql.catalyst.expressions.InSet")

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledger.core.declarations import keep_seconds, seconds
@@ -19,6 +20,7 @@ from ledger.pipeline.steps import (
     Acks,
     AnchorsOf,
     Emits,
+    Filters,
     Notice,
     SinkStep,
     SourceStep,
@@ -172,6 +174,8 @@ class Pipeline:
         acks: Acks = "on_emit",
         emits: Emits = "any",
         anchors: AnchorsOf = "carried",
+        filters: Filters = "dropped",
+        expected: Mapping[str, str] = MappingProxyType({}),
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
 
@@ -194,10 +198,20 @@ class Pipeline:
           returns as it came, for operations that cannot be carried; with ``merged_by_hand`` it is
           a list, for functions that merge (``merge_anchors``) or collect (``collect_anchors``) it.
           On a Spark Connect server all stages are by hand.
+        - ``filters``: what becomes of a record that a filter with a false condition, a semi or anti
+          join, ``limit``, ``sample``, ``dropna`` or a rank leaves out. ``dropped``: it is acked,
+          and counted by operation and line. ``lost``: it fails. A condition that is NULL, and a
+          join without a partner, always lose a record. By hand, what has no output is lost.
+        - ``expected``: losses that are meant, each with why: ``{"inner join: no partner for
+          tailnum": "planes of other owners"}``. The keys are as ``ackledger failed`` prints them,
+          without the line. Such records are acked and counted with that reason.
         """
 
         def declare(function: Function) -> Function:
-            step = stage_step(function, reads, acks=acks, emits=emits, anchors=anchors)
+            step = stage_step(
+                function, reads, acks=acks, emits=emits, anchors=anchors, filters=filters,
+                expected=expected,
+            )  # fmt: skip
             self._add(step)
             if step.keeps_anchor and anchors == "by_hand":
                 warn_of_aggregates(step)

@@ -2,21 +2,53 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
+
+from pyspark.sql import DataFrame
 
 from ledger.batch.step_runs import OpenedRun, Record
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_emitted, fold_output
 from ledger.deltas.portions import Output, Portion, Reading, Records
 from ledger.deltas.spans import RootRange
+from ledger.deltas.stored import Checksum
 from ledger.pipeline.steps import StageStep
 from ledger.spark.folding.outcome import FoldOutcome
-from ledger.spark.frames.anchors import Rooting
-from ledger.spark.job import Job, require_equal
-from ledger.storage.manifest import Manifest
+from ledger.spark.frames.anchors import rooting
+from ledger.spark.job import STORED, Job, require_equal, write_files
+from ledger.storage.manifest import Manifest, take_manifest
 from ledger.store.queries.runs import Run
 
 SWALLOWED = "no output"  # the reason of what an on_read stage read and did not emit
+
+
+@dataclass(frozen=True)
+class StageFiles:
+    """Files of a stage's output, and what was counted while their rows were written.
+
+    ``edges``: of the rows that go on, to one consumer. ``anchors``: of all rows, about.
+    """
+
+    manifest: Manifest
+    seen: Checksum
+    failed: int = 0
+    dropped: int = 0
+    edges: int = 0
+    anchors: int = 0
+
+
+def write_output(job: Job, step: StageStep, rows: DataFrame, folder: str) -> StageFiles:
+    """Write rows of a stage's output. Raises StageError if one has an anchor that cannot be."""
+    watched = rooting(job.pipeline, step, rows.columns)
+    write_files(watched.watch(rows), folder, STORED)
+    manifest = take_manifest(folder)
+    require_equal(f"rows of {step.name} in {folder}", watched.wrote.rows, manifest.rows)
+    watched.check()
+    wrote = watched.wrote
+    return StageFiles(
+        manifest, wrote.seen, wrote.failed, wrote.dropped, watched.edges, watched.anchors
+    )
 
 
 @dataclass(frozen=True)
@@ -35,7 +67,7 @@ class AckPlan:
 
 
 def ack_plan_of_stage(
-    job: Job, run: OpenedRun, step: StageStep, rows: Rooting, manifest: Manifest
+    job: Job, run: OpenedRun, step: StageStep, written: Sequence[StageFiles]
 ) -> AckPlan:
     """Return what a stage folds in a run, and the check of its commit.
 
@@ -43,7 +75,7 @@ def ack_plan_of_stage(
     stage acks by reading, the edges acked are also those that its inputs recorded. A stage whose
     output is not tracked any more acks what it reads and emits nothing.
 
-    ``rows``: the ``Rooting`` of the stage's output.
+    ``written``: the stage's output. What is added to it during the fold is checked as well.
     """
     tracks = job.pipeline.graph.tracks
     if not (run.batch.tracking and all(map(tracks, step.inputs))):
@@ -51,16 +83,15 @@ def ack_plan_of_stage(
     if not tracks(step.name):
         return AckPlan(readings(job, run), partial(require_read, job, run))
     by_reading = step.acks == "on_read"
-    acks = fold_output if by_reading else fold_emitted
-    own = partial(acks, emits_one=step.emits == "one")
-    portions: list[Portion] = [Output(manifest.files, own, edges_of(job, run), rows.anchors)]
+    portions: list[Portion] = [output_portion(job, run, step, each) for each in written]
     if by_reading:
         portions += readings(job, run)
 
     def check(outcome: FoldOutcome) -> None:
         where = f"{step.name} in run {run.run_id}"
-        require_equal(f"rows of {where}", rows.wrote.seen, outcome.wrote)
-        edges = rows.edges * len(job.pipeline.consumers(step.name))
+        seen = reduce(add, (each.seen for each in written))
+        require_equal(f"rows of {where}", seen, outcome.wrote)
+        edges = sum(each.edges for each in written) * len(job.pipeline.consumers(step.name))
         require_equal(f"rows passed on by {where}", edges, outcome.posted.emitted_edges)
         if by_reading:
             require_read(job, run, outcome)
@@ -73,6 +104,13 @@ def ack_plan_of_stage(
         return {**outcome.drops, **({SWALLOWED: swallowed} if swallowed else {})}
 
     return AckPlan(portions, check, drops)
+
+
+def output_portion(job: Job, run: OpenedRun, step: StageStep, written: StageFiles) -> Output:
+    """Return rows that a stage has written, folded by its way of acking."""
+    acks = fold_output if step.acks == "on_read" else fold_emitted
+    own = partial(acks, emits_one=step.emits == "one")
+    return Output(written.manifest.files, own, edges_of(job, run), written.anchors)
 
 
 def ack_plan_of_source(
@@ -106,7 +144,7 @@ def edges_of(job: Job, run: OpenedRun) -> Edges:
     return Edges(run.run_id, run.step, tuple(job.pipeline.consumers(run.step)), inputs)
 
 
-def readings(job: Job, run: OpenedRun) -> list[Portion]:
+def readings(job: Job, run: OpenedRun) -> list[Reading]:
     """Return the rows of a run's inputs, in the files of the runs that it read. The run acks each
     row because it has read it.
     """

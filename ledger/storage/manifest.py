@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ledger.core.probes import reached
 from ledger.errors import LostFileError
@@ -30,6 +30,12 @@ class Manifest:
     def rows(self) -> int:
         """Rows in all files."""
         return sum(file.rows for file in self.files)
+
+    def __add__(self, other: "Manifest") -> "Manifest":
+        """Return the files of both, with the positions of the other's after its own."""
+        rows = self.rows
+        moved = (replace(file, first_position=rows + file.first_position) for file in other.files)
+        return Manifest((*self.files, *moved))
 
     @property
     def paths(self) -> list[str]:

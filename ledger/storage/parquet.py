@@ -104,6 +104,13 @@ def spark_schema(stored: pq.ParquetFile) -> Any:
     return json.loads(stored.metadata.metadata[SPARK_SCHEMA.encode()])
 
 
+def spark_metadata(schema: Any) -> dict[str, str]:
+    """Return the metadata of a file that Spark is to read with a schema, a StructType. The file may
+    lack columns of it.
+    """
+    return {SPARK_SCHEMA: schema.json()}
+
+
 def null_paths(stored: pq.ParquetFile) -> set[tuple[str, ...]]:
     """Return the columns, and the fields of structs in them, that are null in all rows by the
     statistics of the file, or may be: each as the names that lead to it."""

@@ -45,7 +45,12 @@ class Fault:
 
 def lose_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
     """Return the fault that a stage loses this share of its output rows, the same by seed."""
-    return _on_output(stage_name, lambda rows: rows.where(_share(rows, seed) >= fraction))
+
+    def lose(rows: DataFrame) -> DataFrame:
+        is_kept = F.when(_share(rows, seed) >= fraction, F.lit(True))  # a false one would drop
+        return rows.where(is_kept)
+
+    return _on_output(stage_name, lose)
 
 
 def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:

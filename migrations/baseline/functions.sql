@@ -34,6 +34,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
     AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
       SELECT FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
       WHERE r.step_run_id = f.step_run_id AND r.state = 'committed' AND s.kind = 'sink'));
+  DELETE FROM lost_root l USING batch b
+  WHERE l.batch_id = batch AND b.batch_id = l.batch_id AND b.status NOT IN ('open', 'held');
   UPDATE root_fail f SET reason = '***', detail = NULL
   FROM batch b, failed_payload p, replay_root r
   WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
@@ -41,7 +43,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = ackledger, pg_temp AS $$
     AND r.message_id = p.message_id AND r.batch_id = f.batch_id AND f.root_id = r.root_id
 $$;
 COMMENT ON FUNCTION forget_fails(bigint) IS
-  'Removes the explicit fails of a decided batch: failed_root has them. Of no other batch. At '
+  'Removes the explicit fails and the lost roots of a decided batch: failed_root has them. Of no other batch. At '
   'least once those of its sinks stay, of forgotten records without why: they name the rows '
   'that a sink has left out.';
 
@@ -92,6 +94,7 @@ BEGIN
   WITH dropped AS (
     DELETE FROM step_run_drop d USING step_run r
     WHERE r.step_run_id = d.step_run_id AND r.batch_id = ANY (batches) AND d.reason <> '***'
+      AND d.operation IS NULL
     RETURNING d.step_run_id, d.records
   )
   INSERT INTO step_run_drop AS d (step_run_id, reason, records)

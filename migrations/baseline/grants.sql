@@ -4,7 +4,8 @@
 -- people alone, and what the owner's functions look at for it, are not among that.
 GRANT SELECT ON
   pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
-  step_run_drop, batch_source, claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
+  step_run_drop, step_run_loss, batch_source, claimed_file, last_sweep, ledger_delta, root_fail,
+  lost_root, replay_root,
   failed_message, message_claim, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
@@ -14,8 +15,8 @@ GRANT SELECT ON
 -- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
 -- functions of the owner.
 GRANT INSERT ON
-  pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
-  batch_source, claimed_file, last_sweep, ledger_delta, root_fail, replay_root,
+  pipeline, declared_step, batch, step_run, step_run_input, step_run_drop, step_run_loss,
+  batch_source, claimed_file, last_sweep, ledger_delta, root_fail, lost_root, replay_root,
   failed_message, message_claim, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
   publication,
@@ -65,23 +66,25 @@ GRANT EXECUTE ON FUNCTION
 -- The reader sees states, reasons and ids.
 GRANT SELECT ON
   pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
-  step_run_drop, batch_source, claimed_file, root_counter, last_sweep, ledger_delta, replay_root,
+  step_run_drop, step_run_loss, batch_source, claimed_file, root_counter, last_sweep, ledger_delta,
+  lost_root, replay_root,
   failed_message, message_claim, manual_quarantine, acceptance, accepted_root, hold_failure,
   publication,
   sink_replacement, checkpoint, alembic_version,
-  batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
+  batch_status, root_status, step_progress, pending_root, replay_history, step_drops, step_losses,
   open_failure, source_progress, source_file, source_position, pending_publication,
   pending_follow_up, sink_publication, state_progress, quarantine,
   hold_preview, accepted_record
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared, number) ON root_fail TO ledger_reader;
 GRANT SELECT (
-  root_id, message_id, batch_id, attempt, step, cause, reason, producers, emitted_edges, acked_edges,
-  wrong_at, residue, own_failure, failed_at, shared, missed_by
+  root_id, message_id, batch_id, attempt, step, cause, reason, operation, place, producers,
+  emitted_edges, acked_edges, wrong_at, residue, own_failure, failed_at, shared, missed_by
 ) ON failed_root TO ledger_reader;
 GRANT SELECT (
   root_id, message_id, batch_id, pipeline, kind, interval_start, interval_end, source, step, cause,
-  reason, producers, emitted_edges, acked_edges, wrong_at, attempt, attempts, status, own_failure,
+  reason, operation, place, producers, emitted_edges, acked_edges, wrong_at, attempt, attempts,
+  status, own_failure,
   residue, original_batch_id, failed_at
 ) ON failed_root_detail TO ledger_reader;
 GRANT SELECT (root_id, message_id, batch_id, number) ON hold_sample TO ledger_reader;

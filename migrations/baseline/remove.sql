@@ -1,13 +1,13 @@
 -- Everything that the baseline made, but for the roles.
 DROP VIEW
   batch_step, step_run_file,
-  batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
+  batch_status, root_status, step_progress, pending_root, replay_history, step_drops, step_losses,
   open_failure, source_progress, source_file, source_position, pending_publication,
   pending_follow_up, sink_publication, state_progress, failed_root_detail,
   quarantine, hold_preview, accepted_record;
 DROP TABLE
-  pipeline, declared_step, batch, step_run, step_run_input, step_run_drop,
-  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, root_fail,
+  pipeline, declared_step, batch, step_run, step_run_input, step_run_drop, step_run_loss,
+  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, root_fail, lost_root,
   replay_root,
   failed_message, message_claim, failed_root, failed_payload, redaction_key, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,

@@ -323,12 +323,36 @@ CREATE TABLE step_run_drop (
   step_run_id bigint REFERENCES step_run,
   reason text,
   records bigint NOT NULL,
+  operation text,
+  place text,
   PRIMARY KEY (step_run_id, reason)
 );
 COMMENT ON TABLE step_run_drop IS 'What each run acked without an output, by reason.';
 COMMENT ON COLUMN step_run_drop.step_run_id IS 'Run that dropped.';
-COMMENT ON COLUMN step_run_drop.reason IS 'Reason code.';
+COMMENT ON COLUMN step_run_drop.reason IS
+  'Reason code of the stage, or operation, place and reason in words.';
 COMMENT ON COLUMN step_run_drop.records IS 'Rows of its input.';
+COMMENT ON COLUMN step_run_drop.operation IS
+  'Operation of the stage that dropped them on purpose, such as filter; null: the stage said so.';
+COMMENT ON COLUMN step_run_drop.place IS 'Its line, as file:line.';
+
+CREATE TABLE step_run_loss (
+  step_run_id bigint REFERENCES step_run,
+  number bigint,
+  operation text,
+  place text,
+  reason text NOT NULL,
+  records bigint NOT NULL,
+  PRIMARY KEY (step_run_id, number)
+);
+COMMENT ON TABLE step_run_loss IS 'What the operations of each stage lost, by line and reason.';
+COMMENT ON COLUMN step_run_loss.step_run_id IS 'Run that lost them.';
+COMMENT ON COLUMN step_run_loss.number IS 'Number of the loss in its run, from 1.';
+COMMENT ON COLUMN step_run_loss.operation IS
+  'Operation that lost them, such as inner join; null: it could not be found.';
+COMMENT ON COLUMN step_run_loss.place IS 'Its line, as file:line.';
+COMMENT ON COLUMN step_run_loss.reason IS 'Operation, line and reason in words.';
+COMMENT ON COLUMN step_run_loss.records IS 'Rows of the run''s input.';
 
 
 -- What batches claim of sources.
@@ -482,6 +506,21 @@ COMMENT ON COLUMN root_fail.shared IS
   'Whether the row that failed comes from several records: all of them fail with it.';
 COMMENT ON COLUMN root_fail.number IS 'Tells fails of one root apart.';
 
+CREATE TABLE lost_root (
+  batch_id bigint NOT NULL,
+  step_run_id bigint NOT NULL,
+  root_id bigint NOT NULL,
+  number bigint NOT NULL
+);
+CREATE INDEX lost_root_batch_id_idx ON lost_root (batch_id);
+COMMENT ON TABLE lost_root IS
+  'Which roots each operation of a stage lost, while their batch is open. The settlement puts the '
+  'operation of each that failed there into failed_root.';
+COMMENT ON COLUMN lost_root.batch_id IS 'Batch.';
+COMMENT ON COLUMN lost_root.step_run_id IS 'Run that lost the root.';
+COMMENT ON COLUMN lost_root.root_id IS 'Root.';
+COMMENT ON COLUMN lost_root.number IS 'The loss, as in step_run_loss.';
+
 CREATE TABLE replay_root (
   batch_id bigint NOT NULL,
   step_run_id bigint NOT NULL,
@@ -568,6 +607,8 @@ CREATE TABLE failed_root (
   cause failure_cause NOT NULL,
   step text NOT NULL,
   reason text,
+  operation text,
+  place text,
   detail text,
   producers text,
   wrong_at text,
@@ -596,7 +637,11 @@ COMMENT ON COLUMN failed_root.cause IS
   'did not; lost; doubled: acked too often; swapped: one row lost, another acked too often; late: '
   'the step did not commit.';
 COMMENT ON COLUMN failed_root.reason IS
-  'What the source, stage or sink said of it; null: the cause says all. See failure_reason.';
+  'What the source, stage or sink said of it, or for a lost record the operation, its line and why; '
+  'null: the cause says all. See failure_reason.';
+COMMENT ON COLUMN failed_root.operation IS
+  'Operation of the stage that lost it, such as inner join; null: not known, or not lost.';
+COMMENT ON COLUMN failed_root.place IS 'Line of that operation, as file:line.';
 COMMENT ON COLUMN failed_root.detail IS 'Raw text of a record that did not parse.';
 COMMENT ON COLUMN failed_root.producers IS
   'Of rows that do not add up: the steps that emitted them to the step; null otherwise.';

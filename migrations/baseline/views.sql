@@ -204,7 +204,7 @@ COMMENT ON COLUMN replay_history.reason IS 'Why: also the reason of the replay t
 COMMENT ON COLUMN replay_history.decided_at IS 'When that batch was settled.';
 
 CREATE VIEW step_drops AS
-SELECT r.batch_id, p.name AS pipeline, r.step, d.reason, d.records
+SELECT r.batch_id, p.name AS pipeline, r.step, d.reason, d.records, d.operation, d.place
 FROM step_run_drop d
 JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
 JOIN batch b ON b.batch_id = r.batch_id
@@ -215,8 +215,26 @@ COMMENT ON COLUMN step_drops.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN step_drops.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN step_drops.step IS 'Stage that dropped them.';
 COMMENT ON COLUMN step_drops.reason IS
-  'Reason code given by the stage; ''no output'' for what an on_read stage read and did not emit.';
+  'Reason code given by the stage; ''no output'' for what an on_read stage read and did not emit; '
+  'operation, line and reason of what an operation dropped, such as a filter.';
 COMMENT ON COLUMN step_drops.records IS 'Rows of the stage''s input that were dropped.';
+COMMENT ON COLUMN step_drops.operation IS 'Operation that dropped them; null: the stage said so.';
+COMMENT ON COLUMN step_drops.place IS 'Its line, as file:line.';
+
+CREATE VIEW step_losses AS
+SELECT r.batch_id, p.name AS pipeline, r.step, l.operation, l.place, l.reason, l.records
+FROM step_run_loss l
+JOIN step_run r ON r.step_run_id = l.step_run_id AND r.state = 'committed'
+JOIN batch b ON b.batch_id = r.batch_id
+JOIN pipeline p USING (pipeline_id);
+COMMENT ON VIEW step_losses IS 'Records that a stage lost, by the operation that lost them.';
+COMMENT ON COLUMN step_losses.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN step_losses.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN step_losses.step IS 'Stage that lost them.';
+COMMENT ON COLUMN step_losses.operation IS 'Operation that lost them; null: not known.';
+COMMENT ON COLUMN step_losses.place IS 'Its line, as file:line.';
+COMMENT ON COLUMN step_losses.reason IS 'Operation, line and reason in words.';
+COMMENT ON COLUMN step_losses.records IS 'Rows of the stage''s input that were lost.';
 
 CREATE VIEW open_failure AS
 SELECT message_id, original_batch_id, source
@@ -507,8 +525,8 @@ COMMENT ON COLUMN sink_publication.withheld_rows IS
 CREATE VIEW failed_root_detail AS
 SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interval_start,
        b.interval_end, m.source, f.step, f.cause,
-       failure_reason(f.cause, f.step, f.reason) AS reason, f.producers, f.emitted_edges,
-       f.acked_edges, f.wrong_at, f.attempt, m.attempts, m.status, f.own_failure, f.residue,
+       failure_reason(f.cause, f.step, f.reason) AS reason, f.operation, f.place, f.producers,
+       f.emitted_edges, f.acked_edges, f.wrong_at, f.attempt, m.attempts, m.status, f.own_failure, f.residue,
        m.original_batch_id, f.failed_at, f.detail
 FROM failed_root f
 JOIN failed_message m USING (message_id)
@@ -532,6 +550,9 @@ COMMENT ON COLUMN failed_root_detail.cause IS
   'the step did not commit.';
 COMMENT ON COLUMN failed_root_detail.reason IS
   'Why: what the source, stage or sink said of it, or the cause in words.';
+COMMENT ON COLUMN failed_root_detail.operation IS
+  'Operation of the stage that lost it, such as inner join; null: not known, or not lost.';
+COMMENT ON COLUMN failed_root_detail.place IS 'Line of that operation, as file:line.';
 COMMENT ON COLUMN failed_root_detail.producers IS
   'Of rows that do not add up: the steps that emitted them to the step; null otherwise.';
 COMMENT ON COLUMN failed_root_detail.emitted_edges IS 'Of these: how many were emitted.';

@@ -65,7 +65,8 @@ def lost(airflow):
         counts=[airflow.ledger.row(COUNTS.format(batch.batch_id)) for batch in batches],
         tasks=[airflow.tasks("flights", batch.run_id) for batch in batches],
         named=airflow.ledger.rows(
-            "SELECT DISTINCT step, reason FROM failed_root_detail WHERE pipeline = 'flights'",
+            "SELECT DISTINCT step, cause, operation FROM failed_root_detail"
+            " WHERE pipeline = 'flights'",
         ),
     )
 
@@ -77,7 +78,7 @@ def test_a_backfill_names_what_was_lost(lost):
     assert lost.counts == [(300, 300 - missing, 0, missing, 0, 0) for missing in lost.flights]
     states = {"open": "success", "run": "success", "complete": "failed"}
     assert lost.tasks == [states] * len(MONTHS)
-    assert lost.named == [("with_plane", "lost")]
+    assert lost.named == [("with_plane", "lost", "inner join")]
 
 
 def test_a_task_a_step_with_a_failed_record(airflow):

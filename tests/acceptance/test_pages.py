@@ -65,7 +65,7 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
     keep(page, "record")
 
     data.write_planes(airflow.data)
-    replay_this_record(page, "1 record at with_plane: lost")
+    replay_this_record(page, "1 record at with_plane: inner join at flights.py:")
     number = int(re.findall(r"\d+", heading.inner_text())[0])
     state = airflow.ledger.row(f"SELECT status FROM failed_message WHERE message_id = {number}")
     assert state.status == "recovered"
@@ -254,7 +254,7 @@ def test_a_quarantined_record_is_taken_up(
         go(page, record=record.root_id)
         expect(page.get_by_text("quarantined", exact=True).first).to_be_visible()
         expect(page.get_by_text("Quarantined by somebody")).to_contain_text("no such plane")
-        replay_this_record(page, "1 record at with_plane: lost", "Retry")
+        replay_this_record(page, "1 record at with_plane: inner join at flights.py:", "Retry")
     started = airflow.runs("flights")[-1]
     assert started["triggering_user_name"] == "ada"
     assert started["conf"]["accepted"] is True

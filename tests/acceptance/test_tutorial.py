@@ -241,7 +241,7 @@ def test_the_tutorial(newcomer, browser):
                     tree = page.get_by_role("region", name="Step by step")
                     expect(tree).to_contain_text("with_planelost")
                 if command.command.startswith("sed"):
-                    replay_this_record(page, "1 record at with_plane: lost")
+                    replay_this_record(page, "1 record at with_plane: inner join at flights.py:")
                     decided(terminal, 4)
                 if command.command.startswith("airflow dags trigger"):
                     airflow.ended(3)

@@ -31,7 +31,7 @@ def vault(name: str, source: str, sink: str, raises: bool = False) -> Pipeline:
     flow = Pipeline(name)
     flow.source("numbers", SqlSource(source, "numbers", schema="n BIGINT", cursor="n"))
 
-    @flow.stage(reads="numbers")
+    @flow.stage(reads="numbers", filters="lost")
     def seen(numbers: DataFrame) -> DataFrame:
         numbers.count()
         if raises:

@@ -29,7 +29,7 @@ def clustering(kind, cluster, lose=-1) -> Pipeline:
     pipeline = Pipeline("clustering", max_replays=2)
     pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
 
-    @pipeline.stage(reads="numbers")
+    @pipeline.stage(reads="numbers", filters="lost")
     def spread(numbers):
         rows = numbers.where(F.col("n") != lose).repartition(TASKS, F.floor(F.col("n") / FOLDERS))
         return rows.withColumns({NAMES[kind]: F.col("n") % FOLDERS, "flag": F.lit("x")})

@@ -168,7 +168,7 @@ def test_after_a_whole_stage_the_last_replay_counts(spark):
         pipeline = Pipeline("windowed", guarantee="exactly_once")
         pipeline.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
 
-        @pipeline.stage(reads="flights")
+        @pipeline.stage(reads="flights", filters="lost")
         def checked(flights):
             return flights.where(~F.col("flight").isin([-1, *lose]))
 

@@ -41,7 +41,7 @@ def splitting(dedup, *, equal=False):
     def thrice(frame):
         return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
 
-    @pipeline.stage(reads="thrice")
+    @pipeline.stage(reads="thrice", filters="lost")
     def lossy(frame, *, losses):
         rest = frame.join(F.broadcast(losses), ["n", "copy"], "left_anti")
         return rest.drop("copy") if equal else rest

@@ -22,8 +22,10 @@ from tests.support import examples
 from tests.support.audited_shop import COMMAND, working_in, write_shop
 from tests.support.audits import loss, report, source
 from tests.support.examples import proves
+from tests.support.ledgers import Ledger
 from tests.support.pages import blocks, shows, typed
 from tests.support.places import ROOT
+from tests.support.reasons import bare
 
 
 @pytest.fixture
@@ -45,16 +47,27 @@ def test_it_runs(block, spark, orders):
     prove(block, spark)
 
 
+def drops(done):
+    """What the stages of a batch dropped: the number of records by reason, without the line."""
+    rows = Ledger(done.lab.database).rows("SELECT reason, records FROM step_drops")
+    return {bare(row.reason): row.records for row in rows}
+
+
 @proves("README.md", "by_country")
 def _with_a_drop(block, spark):
-    """It is the project that ``ackledger init`` writes; a cancelled order is dropped, and one whose
-    customer is in no list is lost.
+    """It is the project that ``ackledger init`` writes; a cancelled order and an open one are
+    dropped, and a paid one whose customer is in no list is lost.
     """
     template = (ROOT / "ledger" / "cli" / "new" / "pipeline.py.template").read_text()
     written = [line for line in template.replace("$name", "orders").splitlines() if line]
     assert [line for line in block.code.splitlines() if line] == written[1:]
-    done = examples.batch(examples.run(block, None)["pipeline"], spark)
-    assert [(record.step, record.reason) for record in done.failed] == [("with_country", "lost")]
+    unknown = {**examples.ORDERS[2], "status": "paid"}
+    orders = [*examples.ORDERS, {**unknown, "id": "4"}]
+    done = examples.batch(examples.run(block, None)["pipeline"], spark, orders)
+    assert [(record.content["id"], bare(record.reason)) for record in done.failed] == [
+        ("4", "inner join: no partner for customer")
+    ]
+    assert drops(done) == {"filter: condition false: status = 'paid'": 2}
     assert {row["id"] for row in done.rows["by_country"]} == {"1"}
 
 
@@ -82,7 +95,9 @@ SOLD = "country STRING, cents BIGINT, status STRING"
 @proves("docs/pipelines.md", "per_country")
 @proves("docs/pipelines.md", "totals")
 def _ported(block, spark):
-    """The job and its port have the same totals, and the port lists an order without a status."""
+    """The job and its port have the same totals; the port drops the orders that the job's filter
+    leaves out, and lists an order without a status.
+    """
     page = "docs/pipelines.md"
     before, after = (examples.EXAMPLES[page, name] for name in ("per_country", "totals"))
     sold = [("GB", 5, "paid"), ("GB", 7, "paid"), ("FR", 9, "cancelled")]
@@ -97,10 +112,12 @@ def _ported(block, spark):
     rows = [dict(zip(("country", "cents", "status"), order, strict=True)) for order in sold]
     done = testing.run_batch(pipeline, {"orders": rows}, spark=spark)
     assert done.failed == []
+    assert drops(done) == {"filter: condition false: status = 'paid'": 1}
     assert done.rows["by_country"] == by_hand == [{"country": "GB", "cents": 12}]
     unknown = {"country": "GB", "cents": 3, "status": None}
     done = testing.run_batch(pipeline, {"orders": [*rows, unknown]}, spark=spark)
-    assert examples.failures(done) == [(0, "totals", "lost")]
+    ((_, step, reason),) = examples.failures(done)
+    assert (step, bare(reason)) == ("totals", "filter: condition NULL: status = 'paid'")
     assert done.rows["by_country"] == by_hand
 
 
@@ -110,7 +127,9 @@ def _first(block, spark):
     pipeline = examples.run(block, None)["pipeline"]
     rows = [{key: order[key] for key in ("id", "customer", "cents")} for order in examples.ORDERS]
     done = examples.batch(pipeline, spark, rows)
-    assert [(record.step, record.reason) for record in done.failed] == [("with_country", "lost")]
+    assert [(record.step, bare(record.reason)) for record in done.failed] == [
+        ("with_country", "inner join: no partner for customer")
+    ]
     assert {row["id"] for row in done.rows["by_country"]} == {"1", "2"}
 
 
@@ -268,7 +287,9 @@ def _combined(block, spark):
 
 @proves("docs/acks.md", "paid")
 def _paid(block, spark):
-    """Emitted, dropped, failed; what is none of these is lost."""
+    """Emitted, dropped with a reason of its own, or failed. The filter drops another order, and
+    loses one without a status.
+    """
     pipeline = examples.shop()
     examples.run(block, pipeline)
     pipeline.sink("out", ParquetSink("out"), reads="paid")
@@ -276,10 +297,32 @@ def _paid(block, spark):
         *examples.ORDERS[:2],
         {"id": "4", "customer": "ada", "cents": -1, "status": "paid"},
         examples.ORDERS[2],
+        {"id": "5", "customer": "ada", "cents": 1, "status": None},
+        {"id": "6", "customer": "ada", "cents": 1, "status": "cancelled"},
     ]
     result = examples.batch(pipeline, spark, rows)
     assert [row["id"] for row in result.rows["out"]] == ["1"]
-    assert sorted(record.reason for record in result.failed) == ["lost", *["negative amount"] * 2]
+    assert {record.content["id"]: bare(record.reason) for record in result.failed} == {
+        "2": "negative amount",
+        "4": "negative amount",
+        "5": "filter: condition NULL: status = 'paid'",
+    }
+    assert drops(result) == {"cancelled": 1, "filter: condition false: status = 'paid'": 1}
+
+
+@proves("docs/acks.md", "of_members")
+def _expected(block, spark):
+    """An order of a customer without an account is dropped, and one without a customer is lost."""
+    pipeline = examples.shop()
+    examples.run(block, pipeline)
+    pipeline.sink("out", ParquetSink("out"), reads="of_members")
+    rows = [*examples.ORDERS, {**examples.ORDERS[0], "id": "4", "customer": None}]
+    result = examples.batch(pipeline, spark, rows)
+    assert {row["id"] for row in result.rows["out"]} == {"1", "2"}
+    assert [(record.content["id"], bare(record.reason)) for record in result.failed] == [
+        ("4", "inner join: key NULL: customer")
+    ]
+    assert drops(result) == {"inner join: guests have no account": 1}
 
 
 @proves("docs/acks.md", "sold")

@@ -149,8 +149,8 @@ def test_what_failed_in_it_can_be_replayed(history):
 READ = """
 SELECT relname, seq_tup_read FROM pg_stat_user_tables
 WHERE relname IN ('failed_message', 'failed_root', 'failed_payload', 'step_run', 'step_run_input',
-                  'ledger_delta', 'root_fail', 'replay_root', 'batch', 'batch_source',
-                  'publication', 'checkpoint')
+                  'ledger_delta', 'root_fail', 'lost_root', 'step_run_loss', 'replay_root', 'batch',
+                  'batch_source', 'publication', 'checkpoint')
 """
 
 

@@ -46,7 +46,7 @@ def pipeline(url, lose=()) -> Pipeline:
     def halves(numbers):
         return numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
 
-    @flow.stage(reads="halves")
+    @flow.stage(reads="halves", filters="lost")
     def lossy(halves):
         return halves.where(~(F.col("n").isin([-1, *lose]) & (F.col("half") == "b")))
 

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline, acked, dropped, failed
 from ledger.batch.holds import preview_of
 from ledger.errors import DeclarationError, StageError
+from tests.support.reasons import bare
 
 COUNT = 30
 DROPS = "SELECT step, reason, records FROM step_drops ORDER BY reason"
@@ -53,7 +54,7 @@ def recorded(function, schema="n INT, twice INT", **options):
 
 
 def failures(run):
-    return [tuple(row) for row in run.ledger.rows(FAILED)]
+    return [(step, bare(reason), count) for step, reason, count in run.ledger.rows(FAILED)]
 
 
 @pytest.mark.parametrize("fan_in", [1, 3])
@@ -98,9 +99,31 @@ def test_what_is_neither_emitted_nor_dropped_is_lost(runner, tmp_path):
     def sift(frame):
         return frame.where("n < 10"), dropped(frame.where("n >= 12"), "big")
 
-    run = runner(piped(tmp_path, framed(sift)))
+    run = runner(piped(tmp_path, framed(sift, filters="lost")))
     assert run.settled(run.open()).failed == 2
-    assert failures(run) == [("sift", "lost", 2)]
+    assert failures(run) == [("sift", "filter: condition false: n < 10", 2)]
+
+
+@pytest.mark.parametrize("fan_in", [1, 3])
+def test_a_filter_drops_what_no_mark_names(runner, tmp_path, sink_rows, fan_in, folded_by):
+    """Rows in no mark are dropped by the operation that left them out, if that is intended, and
+    are lost otherwise; rows in a mark are counted with its reason alone.
+    """
+
+    def sift(frame):
+        even = frame.where("n < 10 AND (n <> 5 OR null)")
+        return even, dropped(frame.where("n >= 12"), "big"), failed(frame.where("n = 11"), "odd")
+
+    run = runner(piped(tmp_path, framed(sift), fan_in))
+    assert run.settled(run.open()).failed == 2
+    null = "filter: condition NULL: (NOT (n = 5)) OR CAST(NULL AS BOOLEAN)"
+    assert failures(run) == [("sift", null, 1), ("sift", "odd", 1)]
+    drops = [(step, bare(reason), count) for step, reason, count in run.ledger.rows(DROPS)]
+    assert drops == [
+        ("sift", "big", (COUNT - 12) * fan_in),
+        ("sift", "filter: condition false: n < 10", fan_in),
+    ]
+    assert len(sink_rows("out", "n")) == 9 * fan_in
 
 
 def test_on_read_counts_what_it_swallowed(runner, tmp_path):

@@ -11,6 +11,7 @@ from ledger.batch.upkeep.sweeper import OverdueFollowUp
 from ledger.errors import NotReadyError
 from ledger.execution import notify, settle_and_follow
 from tests.support.publishing import publish_settled
+from tests.support.reasons import bare
 
 
 class Hooks:
@@ -39,7 +40,7 @@ def noticed(hooks, lose=(), tracking=True):
         "numbers", FileSource("in.csv", schema="n INT"), on_ack=hooks.on_ack, on_fail=hooks.on_fail
     )
 
-    @pipeline.stage(reads="numbers")
+    @pipeline.stage(reads="numbers", filters="lost")
     def checked(frame):
         return frame.where(~F.col("n").isin(list(lose))) if lose else frame
 
@@ -87,7 +88,8 @@ def test_sources_are_notified(runner, tmp_path):
     settle_and_follow(run.job, batch.batch_id)
     assert hooks.acked == {batch.batch_id: [1, 4]}
     lost, unparsed = sorted(hooks.failed[batch.batch_id], key=lambda row: -row[0])
-    assert lost == (2, "checked", "lost", None)
+    assert (*lost[:2], lost[3]) == (2, "checked", None)
+    assert bare(lost[2]) == "filter: condition false: NOT (n IN (2))"
     assert (unparsed[1], unparsed[3]) == ("numbers", "x")
     fixed = runner(noticed(hooks))
     replay = fixed.open_replay(batch.batch_id, step="checked")

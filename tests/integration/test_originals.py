@@ -30,7 +30,7 @@ def piped(*functions, sinks=("out",), **options):
     pipeline.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
     last = "numbers"
     for function in functions:
-        pipeline.stage(reads=last, acks=acks)(function)
+        pipeline.stage(reads=last, acks=acks, filters="lost")(function)
         last = function.__name__
     for sink in sinks:
         pipeline.sink(sink, ParquetSink(sink), reads=last)

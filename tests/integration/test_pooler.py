@@ -95,7 +95,7 @@ def numbers(fixed):
     flow = Pipeline("numbers", max_replays=1, keep="1d")
     flow.source("numbers", FileSource("in.csv", schema="n INT"), key="n")
 
-    @flow.stage(reads="numbers")
+    @flow.stage(reads="numbers", filters="lost")
     def sifted(frame):
         return frame if fixed else frame.where(F.col("n") != 2)
 

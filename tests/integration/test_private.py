@@ -33,7 +33,7 @@ def pipeline(url):
     def twice(numbers):
         return numbers.withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))
 
-    @flow.stage(reads="twice")
+    @flow.stage(reads="twice", filters="lost")
     def even(twice):
         return twice.where("n % 2 = 0 OR copy = 1")
 

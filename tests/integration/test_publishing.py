@@ -39,12 +39,12 @@ def branching(lose=frozenset(), lose_late=frozenset(), **options) -> Pipeline:
     def twice(numbers):
         return numbers.select("n", F.explode(F.array(F.lit(1), F.lit(2))).alias("copy"), "_anchor")
 
-    @pipeline.stage(reads="twice")
+    @pipeline.stage(reads="twice", filters="lost")
     def lossy(twice):
         gone = F.col("n").isin([-1, *lose]) & (F.col("copy") == 1)
         return twice.where(~gone)
 
-    @pipeline.stage(reads="twice")
+    @pipeline.stage(reads="twice", filters="lost")
     def late(twice):
         return twice.where(~F.col("n").isin([-1, *lose_late]))
 

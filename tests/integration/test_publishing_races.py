@@ -213,7 +213,7 @@ def test_a_combine_of_a_stage_that_an_earlier_batch_did_not_run(spark):
         flow = Pipeline("grown", guarantee="exactly_once")
         flow.source("flights", FileSource("flights.csv", schema=totals.FLIGHTS))
 
-        @flow.stage(reads="flights")
+        @flow.stage(reads="flights", filters="lost")
         def checked(flights):
             return flights.where(~F.col("flight").isin([-1, *lose]))
 

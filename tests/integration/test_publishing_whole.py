@@ -27,7 +27,7 @@ def joining(lose=(), **options):
     pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
     pipeline.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
-    @pipeline.stage(reads="orders")
+    @pipeline.stage(reads="orders", filters="lost")
     def checked(orders):
         return orders.where(~F.col("id").isin([-1, *lose]))
 

@@ -46,10 +46,11 @@ CASES = cases(range(EXAMPLES) if EXAMPLES else NUMBERS)
 
 
 def failures(run, batch):
-    """Of each record that failed in a batch, by source and number, step, reason, and whose
-    failure it is."""
+    """Of each record that failed in a batch, by source and number: step, reason (without the
+    operation that lost it), and whose failure it is."""
     records = run.ledger.rows(
-        "SELECT m.source, p.content, f.step, failure_reason(f.cause, f.step, f.reason) AS reason,"
+        "SELECT m.source, p.content, f.step, failure_reason(f.cause, f.step,"
+        " CASE WHEN f.cause <> 'lost' THEN f.reason END) AS reason,"
         " f.own_failure, f.shared FROM failed_root f"
         " JOIN failed_message m USING (message_id) JOIN failed_payload p USING (message_id)"
         " WHERE f.batch_id = :b",

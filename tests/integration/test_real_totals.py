@@ -137,7 +137,7 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
         pipeline = departures()
         pipeline.source("planes", FileSource("planes.csv", schema=PLANE, null_value="NA"))
 
-        @pipeline.stage(reads="departures")
+        @pipeline.stage(reads="departures", filters="lost")
         def seen(flights):
             return flights.where(~F.lit(lossy) | (F.col("flight") % 50 != 0))
 
@@ -189,7 +189,7 @@ def test_a_combine_with_a_flight_lost_before_it_and_one_it_fails_at(
     def daily(lost=None, broken=None):
         pipeline = departures()
 
-        @pipeline.stage(reads="departures")
+        @pipeline.stage(reads="departures", filters="lost")
         def seen(flights):
             return flights.where(~is_flight(lost)) if lost else flights
 

@@ -80,6 +80,31 @@ def test_other_words_for_a_cause_change_no_decision(ledger):
     assert ledger.rows("SELECT * FROM failed_root ORDER BY 1") == before
 
 
+def test_a_loss_is_asked_for_by_its_cause_and_repeats_on_another_line(ledger):
+    """Records that an operation lost are selected by the cause; an attempt that lost them on
+    another line of a changed file failed as the one before.
+    """
+    flow = pipeline(max_replays=2)
+    batch, _ = ledger.whole_batch(flow, lose_middle=[0], lose_sink=[1])
+    ledger.settle(batch.batch_id)
+    replay = ledger.replay(flow, batch.batch_id, step="middle")
+    again = ledger.emit_replay(replay)
+    ledger.run_middle(replay, again, again)
+    ledger.run_sink(replay, [])
+    ledger.settle(replay.batch_id)
+    ledger.change(
+        "UPDATE failed_root SET operation = 'filter', place = 'job.py:' || attempt,"
+        " reason = 'filter at job.py:' || attempt || ': condition NULL: n > 0'"
+        " WHERE step = 'middle'"
+    )
+    for reason, steps in (("lost", {"middle", "sink"}), ("filter%NULL%", {"middle"})):
+        selection = {"reason": reason}
+        due = ledger.transact(replays.due_records, None, batch.batch_id, selection, LATER)
+        assert {row.step for row in due} == steps
+        assert {case.step for case in cases(ledger.database, selection)} == steps
+        assert {row.repeated for row in due if row.step == "middle"} == {1}
+
+
 def test_replay_takes_no_more_than_its_limit(ledger):
     """A replay takes at most replay_limit messages, the oldest; the next one takes the rest."""
     flow = pipeline(replay_limit=2)

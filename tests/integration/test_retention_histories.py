@@ -38,7 +38,7 @@ def orders(lost, **options):
     schema = "id INT, customer STRING, cents INT"
     pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema), key="id")
 
-    @pipeline.stage(reads="orders")
+    @pipeline.stage(reads="orders", filters="lost")
     def checked(frame):
         return frame.where(~F.col("id").isin(list(lost) or [-1]))
 

@@ -55,7 +55,7 @@ def spread(target, lose=frozenset(), guarantee="exactly_once", **options) -> Pip
     def halves(numbers):
         return numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
 
-    @pipeline.stage(reads="halves")
+    @pipeline.stage(reads="halves", filters="lost")
     def lossy(halves):
         return halves.where(~(F.col("n").isin([-1, *lose]) & (F.col("half") == "b")))
 

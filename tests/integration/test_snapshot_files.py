@@ -21,7 +21,7 @@ def numbers(folder, schema="n INT, s STRING", **options):
     source = FileSource(f"{folder}/in/*", schema=schema, **options)
     flow.source("numbers", source, key="n" if schema.startswith("n ") else ())
 
-    @flow.stage(reads="numbers")
+    @flow.stage(reads="numbers", filters="lost")
     def sifted(frame):
         return frame.where(~F.col("n").isin(*LOST))
 

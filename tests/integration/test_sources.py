@@ -611,7 +611,7 @@ def test_untracked_records_pass_and_none_is_missed(runner, tmp_path, sink_rows):
         on_ack=lambda batch, frame: acked.extend(r.record.word for r in frame.collect()),
     )
 
-    @pipeline.stage(reads="words")
+    @pipeline.stage(reads="words", filters="lost")
     def checked(words):
         return words.where("word <> 'b'")
 
@@ -652,7 +652,7 @@ def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
         source = FileSource("in/*.csv", schema=schema, incremental=True)
         pipeline.source("words", source, track="n > 0")
 
-        @pipeline.stage(reads="words")
+        @pipeline.stage(reads="words", filters="lost")
         def checked(words):
             return words.where(~F.col("word").isin(lose))
 

@@ -247,6 +247,37 @@ def test_a_sink_without_a_row_of_a_failed_root_is_untouched(ledger):
     assert ledger.rows("SELECT sink, ready FROM publication") == [("sink", True)]
 
 
+@pytest.mark.parametrize("span", [1, 4])
+def test_a_lost_record_of_a_span_has_its_operation(ledger, span):
+    """The operation that a run named counts for the root that it lost, not for one that failed
+    otherwise, and not for its span; the names of a run that was superseded count for none.
+    """
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 4, span=span)
+    for reason, lost in (("of an earlier run", roots), ("no partner", roots[1:3])):
+        ledger.run_middle(batch, roots, lose=roots[1:2], fail={roots[2]: "bad"})
+        ledger.change(
+            "INSERT INTO step_run_loss SELECT step_run_id, 1, 'inner join', 'a.py:1', :r, 1"
+            " FROM step_run WHERE step = 'middle' AND state = 'committed'", r=reason,
+        )  # fmt: skip
+        for root in lost:
+            ledger.change(
+                "INSERT INTO lost_root SELECT :b, step_run_id, :root, 1 FROM step_run"
+                " WHERE step = 'middle' AND state = 'committed'", b=batch.batch_id, root=root,
+            )  # fmt: skip
+    ledger.run_sink(batch, [roots[0], roots[3]], lose=roots[3:])
+    ledger.settle(batch.batch_id)
+    rows = ledger.rows("SELECT root_id, reason, operation, place FROM failed_root ORDER BY 1")
+    assert [tuple(row) for row in rows] == [
+        (roots[1], "no partner", "inner join", "a.py:1"),
+        (roots[2], "bad", None, None),
+        (roots[3], None, None, None),
+    ]
+    assert ledger.rows("SELECT FROM lost_root") == []
+    (row,) = ledger.rows("SELECT step, operation, reason, records FROM step_losses")
+    assert tuple(row) == ("middle", "inner join", "no partner", 1)
+
+
 def test_one_lost_and_another_acked_too_often(ledger):
     """In a span, too: counts of edges add up, and the XOR does not, for edges are hashes."""
     batch = ledger.open(pipeline())

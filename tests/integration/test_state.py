@@ -44,7 +44,7 @@ def totals(lose=(), fail=(), during=None, sink=None, schema=FLIGHTS, **options) 
         "flights", FileSource("{{ interval_start | ds }}.csv", schema=schema, allow_missing=True)
     )
 
-    @pipeline.stage(reads="flights")
+    @pipeline.stage(reads="flights", filters="lost")
     def checked(flights):
         bad = F.col("flight").isin([-1, *fail])
         rest = flights.where(~F.col("flight").isin([-1, *lose]))
@@ -494,7 +494,7 @@ def whole(tally, lose=(), broken=()) -> Pipeline:
     pipeline = Pipeline("counted", guarantee="exactly_once")
     pipeline.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
 
-    @pipeline.stage(reads="flights")
+    @pipeline.stage(reads="flights", filters="lost")
     def checked(flights):
         return flights.where(~F.col("flight").isin([-1, *lose]))
 
@@ -934,7 +934,7 @@ def test_two_states_and_a_combine_side_by_side(spark):
         two.source("flights", FileSource("in", schema=FLIGHTS))
         two.reference("names", FileSource("names.csv", schema="carrier STRING, name STRING"))
 
-        @two.stage(reads="flights")
+        @two.stage(reads="flights", filters="lost")
         def checked(flights):
             return flights.where(F.col("flight") != lose)
 

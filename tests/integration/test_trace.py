@@ -14,6 +14,7 @@ from ledger.errors import InputError, LostFileError
 from ledger.storage.manifest import DataFile
 from ledger.store.queries import runs
 from tests.support.ledgers import pipeline
+from tests.support.reasons import bare
 from tests.support.without_java import commands
 
 NUMBERS = ["0", "1", "2", "three", "4", "5"]
@@ -31,7 +32,7 @@ def numbers(tmp_path, stay=()):
     def halves(frame):
         return frame.withColumn("half", F.explode(F.array(F.lit(0), F.lit(1))))
 
-    @flow.stage(reads="halves")
+    @flow.stage(reads="halves", filters="lost")
     def sifted(frame):
         ends = (F.col("half") == 1) & F.col("n").isin(*({1, 2, 4} - set(stay)))
         return (
@@ -122,6 +123,26 @@ def test_each_attempt_has_its_own_tree(runner, batch, tmp_path):
     assert trace(database, last.root) == last
     with pytest.raises(InputError, match="has 2 decided attempts: expected --attempt 1 to 2"):
         trace(database, record, attempt=3)
+
+
+def test_a_row_that_an_operation_drops(runner, tmp_path):
+    """It ends at the stage, with the operation that left it out."""
+    (tmp_path / "in.csv").write_text("n\n7\n8\n")
+    flow = Pipeline("sifted")
+    flow.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @flow.stage(reads="numbers")
+    def sifted(frame):
+        return frame.where("n = 7")
+
+    flow.sink("out", ParquetSink("out"), reads="sifted")
+    run = runner(flow)
+    run.settled(run.open())
+    root = run.ledger.row("SELECT first_root FROM batch_source").first_root
+    tree = trace(run.job.database, root + 1).tree
+    (end,) = tree.branches
+    assert (end.step, end.fate, end.content) == ("sifted", Fate.DROPPED, None)
+    assert bare(end.reason) == "filter: condition false: n = 7"
 
 
 def test_a_row_of_several_is_shown_once(runner, tmp_path):

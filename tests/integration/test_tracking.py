@@ -43,13 +43,16 @@ def numbers(tmp_path: Path, count: int = COUNT) -> None:
     (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(count)))
 
 
-def chain(*functions, acks="on_emit", anchors="carried", dedup="none", partition_by=(), **options):
+def chain(
+    *functions, acks="on_emit", anchors="carried", filters="lost", dedup="none", partition_by=(),
+    **options,
+):  # fmt: skip
     """source -> each function as a stage, whose filters lose -> sink."""
     pipeline = Pipeline("chain", guarantee="at_least_once", **options)
     pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
     reads = "numbers"
     for function in functions:
-        pipeline.stage(reads=reads, acks=acks, anchors=anchors)(function)
+        pipeline.stage(reads=reads, acks=acks, anchors=anchors, filters=filters)(function)
         reads = function.__name__
     pipeline.sink("out", ParquetSink("out", dedup=dedup, partition_by=partition_by), reads=reads)
     return pipeline
@@ -93,6 +96,20 @@ def test_filter_loses_by_name(runner, tmp_path, sink_rows):
     rows = run.ledger.rows("SELECT DISTINCT step, cause FROM failed_root")
     assert rows == [("odd", "lost")]
     assert sink_rows("out") == [(n,) for n in sorted(range(1, COUNT, 2), key=lambda n: repr((n,)))]
+
+
+def test_rows_that_a_stage_does_not_get_are_no_drops(runner, tmp_path):
+    """A row that was not read is lost, although the stage drops what its only filter leaves out."""
+    numbers(tmp_path)
+    run = runner(
+        chain(odd, filters="dropped"),
+        on_read=lambda step, rows: rows.where("n <> 3") if step == "odd" else rows,
+    )
+    assert run.settled(run.open()).failed == 1
+    row = run.ledger.row("SELECT root_id, step, cause FROM failed_root")
+    assert tuple(row) == (4, "odd", "lost")
+    drops = run.ledger.rows("SELECT operation, records FROM step_run_drop")
+    assert drops == [("filter", COUNT // 2)]
 
 
 def test_on_read_acks_what_it_swallows(runner, tmp_path, folded_by):

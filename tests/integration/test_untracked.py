@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, dropped
 from ledger.deltas import spans
 from ledger.errors import StageError
+from tests.support.reasons import bare
 
 COUNT = 30
 
@@ -81,7 +82,7 @@ def test_a_loss_before_the_end_is_still_found(runner, tmp_path):
     numbers(tmp_path)
     pipeline = totalled()
 
-    @pipeline.stage(reads="odd")
+    @pipeline.stage(reads="odd", filters="lost")
     def picky(frame):
         return frame.where("n > 10")
 
@@ -89,7 +90,9 @@ def test_a_loss_before_the_end_is_still_found(runner, tmp_path):
     run = runner(pipeline)
     assert run.settled(run.open()).failed == 5
     rows = run.ledger.rows("SELECT DISTINCT step, reason FROM failed_root_detail")
-    assert [tuple(row) for row in rows] == [("picky", "lost")]
+    assert [(row.step, bare(row.reason)) for row in rows] == [
+        ("picky", "filter: condition false: n > 10")
+    ]
 
 
 def test_rerun_of_untracked_steps(runner, tmp_path, sink_rows):

@@ -34,7 +34,7 @@ def pipeline(folder: str, form: str, *, fixed: bool = False) -> Pipeline:
         ),
     )
 
-    @flow.stage(reads="entries")
+    @flow.stage(reads="entries", filters="lost")
     def checked(entries: DataFrame) -> DataFrame:
         day, number = LATE
         late = (F.col("day") == day) & (F.col("entry") == number)

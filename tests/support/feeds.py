@@ -85,7 +85,7 @@ def fed(*feeds, lose=(), **options) -> Pipeline:
 
     stage = of_one if len(feeds) == 1 else of_two
     stage.__name__ = "numbers"
-    pipeline.stage(reads=[feed.folder.name for feed in feeds])(stage)
+    pipeline.stage(reads=[feed.folder.name for feed in feeds], filters="lost")(stage)
     pipeline.sink("out", ParquetSink("out"), reads="numbers")
     return pipeline
 

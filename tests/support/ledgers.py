@@ -38,8 +38,9 @@ START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 TABLES = (
     "hold_sample, hold_failure, accepted_root, acceptance, dedup_filter, failed_payload,"
     " manual_quarantine, failed_root, message_claim, failed_message, replay_root, root_fail,"
-    " ledger_delta, step_run_input, step_run_drop, claimed_file, checkpoint, sink_replacement,"
-    " publication, last_sweep, batch_source, step_run, batch, declared_step, pipeline"
+    " lost_root, ledger_delta, step_run_input, step_run_drop, step_run_loss, claimed_file,"
+    " checkpoint, sink_replacement, publication, last_sweep, batch_source, step_run, batch,"
+    " declared_step, pipeline"
 )
 
 # How few rows go at once: a TRUNCATE recreates each table and index, 10 times as slowly.

@@ -153,7 +153,9 @@ class World:
         function.__name__ = stage.name
         by_hand = "merged_by_hand" if stage.whole else "by_hand"
         anchors = by_hand if self.by_hand else "carried"
-        options = {"acks": stage.acks, "emits": stage.emits, "anchors": anchors}
+        options = {
+            "acks": stage.acks, "emits": stage.emits, "anchors": anchors, "filters": "lost"
+        }  # fmt: skip
         pipeline.stage(reads=stage.reads, **options)(function)
 
 

@@ -15,7 +15,7 @@ def pipeline(lose=(), fail=(), guarantee="exactly_once", partial=False, **option
     flow = Pipeline("totals", guarantee=guarantee, **{"max_replays": 2, **options})
     flow.source("flights", FileSource("flights.csv", schema=FLIGHTS))
 
-    @flow.stage(reads="flights")
+    @flow.stage(reads="flights", filters="lost")
     def checked(flights):
         bad = F.col("flight").isin([-1, *fail])
         rest = flights.where(~F.col("flight").isin([-1, *lose]))

@@ -1,5 +1,6 @@
 """``ackledger init --from``: the pipeline that is written for a job, and what is left to do."""
 
+import ast
 import importlib.util
 import json
 import subprocess
@@ -480,12 +481,24 @@ def test_a_file_that_cannot_be_imported(ported):
     assert result.todo[0] == "01-load.py: rename it to load.py, so that it can be imported"
 
 
-def test_expected_losses_are_noted(ported):
-    """Each is a line of what is left to do."""
-    loss = ExpectedLoss("my_job.py", "orders.csv", "filter", "condition false: (cents > 3)", 7)
-    result = ported(FUNCTIONS, expected=[loss])
-    line = "filter in my_job.py, orders.csv: condition false: (cents > 3), at most 7"
-    assert result.todo[-1] == f"expected loss: {line}"
+def test_expected_losses_carry_over(ported):
+    """Each stage declares them, with the words of the audit's file."""
+    where = ("my_job.py", "orders.csv", "inner join")
+    losses = [
+        ExpectedLoss(*where, "no partner for shop", 7, "closed shops"),
+        ExpectedLoss(*where, "key NULL: shop", 1),
+    ]
+    result = ported(FUNCTIONS, expected=losses)
+    line = {
+        "inner join: no partner for shop": "closed shops",
+        "inner join: key NULL: shop": "expected",
+    }
+    assert "EXPECTED" in result.todo[-1]
+    module = ast.parse(result.text)
+    (constant,) = [node for node in module.body if isinstance(node, ast.Assign)
+                   and node.targets[0].id == "EXPECTED"]  # fmt: skip
+    assert ast.literal_eval(constant.value) == line
+    assert result.text.count("expected=EXPECTED") == result.text.count("@pipeline.stage(")
 
 
 def test_the_command(tmp_path):
@@ -497,7 +510,7 @@ def test_the_command(tmp_path):
     answer = json.loads(done.output)
     assert answer["file"] == str(tmp_path / "my_job_pipeline.py")
     assert answer["next"] == f"cd {tmp_path} && ackledger check my_job_pipeline:pipeline"
-    assert len(answer["left to do"]) == 7
+    assert len(answer["left to do"]) == 6
     again = CliRunner().invoke(app, ["init", "--from", str(job)])
     assert "my_job_pipeline.py exists: expected no such file" in str(again.exception)
     done = CliRunner().invoke(app, ["init", str(tmp_path / "new"), "--from", str(job)])

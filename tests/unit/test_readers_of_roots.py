@@ -26,6 +26,7 @@ OF_SETTLING = {
     "refining.py: failed_without_rows": "test_a_failed_root_has_rows",
     "refining.py: unnamed_roots": "test_spans_decide_as_roots_do",
     "settlement.py: add_explicit_fails": "test_a_fail_in_an_even_span",
+    "settlement.py: name_losses": "test_a_lost_record_of_a_span_has_its_operation",
     "settlement.py: record_failures_of_original": "test_each_source_has_its_own_span",
     "settlement.py: record_failures_of_replay": "test_a_replay_has_spans_of_its_own",
     "settlement.py: record_attempts": "test_the_hop_is_named",

@@ -42,6 +42,7 @@ ALLOWED = {
     "integration/test_roles.py": "what each role may change",
     "integration/test_settlement.py": "a delta that is corrupt",
     "integration/test_spans.py": "rows and ranges that are damaged, and runs without files",
+    "integration/test_unusual_drops.py": "counts of drops by operation",
     "integration/test_upkeep.py": "dead rows, and what is noted of batches",
     "integration/test_whole_batch.py": "a text that was forgotten",
     "integration/test_worked_examples.py": "the numbers that the page has",

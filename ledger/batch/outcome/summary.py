@@ -10,6 +10,7 @@ from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.records import Case
 from ledger.batch.follow_ups import Pending
 from ledger.batch.holds import failures_of
+from ledger.batch.outcome.unusual import unusual_drops
 from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome
 from ledger.store.connection import Database
@@ -147,9 +148,12 @@ def summarize(database: Database, batch_id: int) -> Summary:
         database.transact(lambda c: acceptances.by_person(c, batch_id)),
         batch.target,
         tuple(database.transact(lambda c: sinks.of_batch(c, batch_id))),
-        tuple(
-            f"source {step.step}: no record has column {name}: it is null in all of them"
-            for step in steps
-            for name in step.null_columns or ()
+        (
+            *(
+                f"source {step.step}: no record has column {name}: it is null in all of them"
+                for step in steps
+                for name in step.null_columns or ()
+            ),
+            *database.transact(lambda c: unusual_drops(c, batch_id)),
         ),
     )

@@ -156,7 +156,7 @@ def batch(database: Database, number: int) -> BatchPage:
             outcome=str(summary.outcome),
             because=advice.because if advice else None,
             commands=[[action.what, action.command] for action in advice.actions] if advice else [],
-            waits=list(summary.waits),
+            waits=[*summary.waits, *summary.notes],
         )
 
     return database.transact(work)

@@ -13,7 +13,7 @@ from ledger.cli.porting.reading import AS_IS, JobFile
 from ledger.cli.porting.steps import Stage, clean, steps_of
 from ledger.errors import InputError
 
-_FILTERS = frozenset({"dropna", "filter", "limit", "sample", "subtract", "where"})
+_EXPECTED = "EXPECTED"  # the constant with the losses that an audit expects
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ def port(path: Path, expected: Sequence[ExpectedLoss] = ()) -> Port:
             f"{path}: found no write that can be followed to a read, so no pipeline is written."
             f" Expected spark.read..., frames that come from it, and df.write...{hints}"
         )
-    writer = _Writer(flow, steps.names)
+    writer = _Writer(flow, steps.names, has_expected=bool(expected))
     blocks = [writer.source("source", each) for each in steps.sources]
     blocks += [writer.source("reference", each) for each in steps.references]
     declared = "\n".join([f"pipeline = Pipeline({quoted(name)})", *blocks])
     stages = [writer.stage(stage) for stage in steps.stages]
     sinks = "\n".join(writer.sink(write) for write in flow.writes)
-    todo = [*dict.fromkeys([*writer.todo, *flow.todo, *_filters(flow.job)])]
+    todo = [*dict.fromkeys([*writer.todo, *flow.todo])]
     if writer.imports_job:
         if flow.job.starts is not None:
             todo.insert(
@@ -54,7 +54,12 @@ def port(path: Path, expected: Sequence[ExpectedLoss] = ()) -> Port:
         if name != path.stem:
             todo.insert(0, f"{path.name}: rename it to {name}.py, so that it can be imported")
         writer.imports.add(f"import {name}")
-    todo += [f"expected loss: {loss.text}, at most {loss.at_most}" for loss in expected]
+    if expected:
+        writer.constants[_EXPECTED] = _expected(expected)
+        todo.append(
+            f"{_EXPECTED} accepts what an audit expects, however many records it is: limit all"
+            " failures of a batch with hold_above="
+        )
     if stages:
         writer.imports.add("from pyspark.sql import DataFrame")
     writer.imports.add(f"from ledger import {', '.join(sorted({'Pipeline', *writer.classes}))}")
@@ -77,8 +82,9 @@ class _Writer:
         imports_job: whether a part uses a function or a constant of the job.
     """
 
-    def __init__(self, flow: Flow, names: dict[Value | Write, str]):
+    def __init__(self, flow: Flow, names: dict[Value | Write, str], *, has_expected: bool):
         self._flow, self._job, self._names = flow, flow.job, names
+        self._options = f", expected={_EXPECTED}" if has_expected else ""
         self.imports: set[str] = set()
         self.classes: set[str] = set()
         self.constants: dict[str, str] = {}
@@ -155,7 +161,7 @@ class _Writer:
         reading = quoted(reads[0]) if len(reads) == 1 else f"[{', '.join(map(quoted, reads))}]"
         body = "\n".join(_indented(line) for line in lines).strip("\n").replace(AS_IS, "")
         head = call(f"def {names[stage.value]}", arguments, end=" -> DataFrame:")
-        return f"@pipeline.stage(reads={reading})\n{head}\n{body}"
+        return f"@pipeline.stage(reads={reading}{self._options})\n{head}\n{body}"
 
     def _lines(self, statement: Statement, stage: Stage) -> Iterator[str]:
         """Yield the lines of a statement, with ``return`` at the end of the stage."""
@@ -229,16 +235,11 @@ class _Writer:
         return ""
 
 
-def _filters(job: JobFile) -> Iterator[str]:
-    """Yield lines on the calls that leave rows out, which a pipeline takes for losses."""
-    for node in ast.walk(job.tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name = node.func.attr
-            if name in _FILTERS:
-                yield (
-                    f"{job.place(node)}: rows that {name}() leaves out are lost: if that is meant,"
-                    " return them from the stage as dropped(rows, reason)"
-                )
+def _expected(losses: Sequence[ExpectedLoss]) -> str:
+    """Return the losses that an audit expects as a stage declares them, each with why."""
+    reasons = {f"{loss.operation}: {loss.reason}": loss.why or "expected" for loss in losses}
+    lines = [f"    {quoted(loss)}: {quoted(why)},\n" for loss, why in reasons.items()]
+    return f"{{\n{''.join(lines)}}}"
 
 
 def _in_brackets(text: str) -> str:

@@ -7,7 +7,7 @@ from ledger.pipeline.steps.base import Step
 from ledger.pipeline.steps.combine import CombineStep
 from ledger.pipeline.steps.sink import SinkStep
 from ledger.pipeline.steps.source import Notice, SourceStep
-from ledger.pipeline.steps.stage import Acks, AnchorsOf, Emits, StageStep
+from ledger.pipeline.steps.stage import Acks, AnchorsOf, Emits, Filters, StageStep
 from ledger.pipeline.steps.state import StateStep
 
 KINDS: tuple[type[Step], ...] = (SourceStep, StageStep, SinkStep, CombineStep, StateStep)
@@ -18,6 +18,7 @@ __all__ = [
     "AnchorsOf",
     "CombineStep",
     "Emits",
+    "Filters",
     "Notice",
     "SinkStep",
     "SourceStep",

@@ -4,10 +4,12 @@ import ast
 import inspect
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from ledger.core.text import as_reason
 from ledger.errors import DeclarationError
 from ledger.pipeline.steps.base import (
     Step,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 Acks = Literal["on_emit", "on_read", "explicit", "untracked"]
 Emits = Literal["any", "one"]
 AnchorsOf = Literal["carried", "by_hand", "merged_by_hand"]
+Filters = Literal["dropped", "lost"]
 
 _AGGREGATES = frozenset(
     {"groupBy", "groupby", "rollup", "cube", "agg", "distinct",
@@ -43,6 +46,8 @@ class StageStep(Step):
     emits: Emits = "any"
     schema: "StructType | str | None" = None
     anchors: AnchorsOf = "carried"
+    filters: Filters = "dropped"
+    expected: Mapping[str, str] = field(default_factory=dict)
     kind = "stage"
     in_words = "a stage"
     files = "outputs"
@@ -83,8 +88,30 @@ def stage_step(
     check_option(name, "acks", options["acks"], get_args(Acks))
     check_option(name, "emits", options["emits"], get_args(Emits))
     check_option(name, "anchors", options["anchors"], get_args(AnchorsOf))
+    check_option(name, "filters", options["filters"], get_args(Filters))
+    options["expected"] = _expected(name, options["expected"])
     inputs, references = parameters("stage", name, function, reads)
     return StageStep(name, function, inputs, references=references, **options)
+
+
+def _expected(stage: str, losses: object) -> Mapping[str, str]:
+    """Return the losses that a stage declares as expected, each with why."""
+    what = f"stage {stage!r}: expected="
+    if not isinstance(losses, Mapping):
+        raise DeclarationError(
+            f"{what}: found {type(losses).__name__}, expected a dict of losses, each with why it is"
+            " meant, such as {'inner join: no partner for shop': 'closed shops'}"
+        )
+    for loss, why in losses.items():
+        if not isinstance(loss, str) or ": " not in loss:
+            raise DeclarationError(
+                f"{what}: {loss!r} names no loss: expected the operation and the reason as"
+                " 'ackledger failed' prints them, without the line, such as 'inner join: no partner"
+                " for shop'"
+            )
+        if not isinstance(why, str) or not why:
+            raise DeclarationError(f"{what}: {loss!r} has {why!r}: expected why it is meant")
+    return MappingProxyType({loss: as_reason(why) for loss, why in losses.items()})
 
 
 def record_step(

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ledger.batch.step_runs import OpenedRun, note_root_files
@@ -41,25 +41,39 @@ def fold(
     portions: Sequence[Portion | Frame],
     check: Check,
     spans: Spans | None = None,
+    more: Callable[[FoldOutcome], Sequence[Portion]] = lambda outcome: (),
 ) -> FoldOutcome:
     """Fold the portions of a run. ``check``: what has to hold of the outcome, asked before anything
     is posted. ``spans``: of the batch's roots; None: those of what its sources had emitted when
-    the run was opened.
+    the run was opened. ``more``: returns for the outcome of the portions others, whose inputs no
+    row of these comes from.
 
     Raises what ``check`` raises, and UnavailableError when the ledger does not answer.
     """
     if spans is None:
         emitted = [read.emitted for read in run.sources.values() if read.emitted]
         spans = Spans(emitted if portions else ())
-    fold_ = _Fold(job, run, spans, [_plan(job, portion) for portion in portions])
-    outcome = fold_.outcome()
+    first = _Fold(job, run, spans, [_plan(job, portion) for portion in portions])
+    outcome = first.outcome()
+    rest = replace(first, plans=[_plan(job, portion) for portion in more(outcome)])
+    if rest.plans:
+        outcome += rest.outcome()
+    leaves_files = first.leaves_files or rest.leaves_files
+
+    def list_files(files: Sequence[RootFile]) -> None:
+        """Note which files by root count, if the run has noted a folder of them."""
+        if leaves_files:
+            folder = job.root_files(run)
+            with private_output(folder):
+                write_listing(folder, files)
+
     try:
         check(outcome)
     except UnprovedError:
-        fold_.list_files([])
+        list_files([])
         raise
     done = ahead.posted(job, outcome, job.few_rows * max(1, len(spans.ranges)))
-    fold_.list_files(outcome.root_files)
+    list_files(outcome.root_files)
     return done
 
 
@@ -107,6 +121,11 @@ class _Fold:
         near = all(plan.near for plan in self.plans)
         return near and (not sizes or sum(sizes) <= self.job.driver_bytes)
 
+    @property
+    def leaves_files(self) -> bool:
+        """Whether it writes files, to a folder that the run notes."""
+        return not (self.spans.by_root and self.fits_here)
+
     def outcome(self) -> FoldOutcome:
         """Fold the portions, one after the other, log how and how fast, and return the outcome.
         Nothing is posted.
@@ -130,21 +149,13 @@ class _Fold:
                 )  # fmt: skip
         return outcome
 
-    def list_files(self, files: Sequence[RootFile]) -> None:
-        """Note which files by root count, if the run has noted a folder of them."""
-        if self.spans.by_root and self.fits_here:
-            return
-        folder = self.job.root_files(self.run)
-        with private_output(folder):
-            write_listing(folder, files)
-
     @contextmanager
     def _runner(self) -> Iterator[FoldRunner]:
         """Yield what runs the tasks. The folder that they write to is for this user alone, and the
         ledger notes it before the first file is written.
         """
         folder = self.job.root_files(self.run)
-        if self.fits_here and self.spans.by_root:
+        if not self.leaves_files:
             yield Threads(self.spans, folder)  # nothing is written
             return
         note_root_files(self.job.database, self.run, folder)

@@ -1,5 +1,6 @@
 """Run a stage: call its function, write its output, and fold the deltas from the files."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
+from ledger.batch.outcome.unusual import unusual_drops
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.batch.whole import note_whole
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
@@ -24,17 +26,19 @@ from ledger.pipeline.steps import StageStep, Step
 from ledger.sources.parsing.typed import quote_of, struct
 from ledger.spark.folding.fold import fold
 from ledger.spark.frames.anchor_use import Plan
-from ledger.spark.frames.anchors import anchor_type, rooting, stored_anchor
+from ledger.spark.frames.anchors import anchor_type, stored_anchor
 from ledger.spark.frames.inputs import anchored, has_lists, input_frames, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
-from ledger.spark.job import STORED, Job, require_equal, write_files
+from ledger.spark.job import Job
 from ledger.spark.steps.anchor_errors import explained_anchors, how_to_keep
+from ledger.spark.steps.losses import Followed, StageLosses
 from ledger.spark.steps.record_task import Taking, transform
-from ledger.spark.tracking import ack_plan_of_stage, posted
-from ledger.storage.manifest import take_manifest
+from ledger.spark.tracking import ack_plan_of_stage, posted, write_output
+from ledger.storage.manifest import Manifest
 from ledger.types.fitting import yielded
 from ledger.types.spark import walk, without_lengths
 
+_log = logging.getLogger(__name__)
 _MARKS = [T.StructField(FAILED, T.StringType()), T.StructField(DROPPED, T.StringType())]
 
 
@@ -45,21 +49,25 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     output = stage_output(job.pipeline, step, frames, arguments)
     if step.carries:
         note_whole(job.database, job.pipeline, run, [*map(str, output.gathering)])
-    rows, folder = rooting(job.pipeline, step, output.rows.columns), job.folder(run)
-    write_files(rows.watch(output.rows), folder, STORED)
-    manifest, wrote = take_manifest(folder), rows.wrote
-    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
-    rows.check()
+    written = [write_output(job, step, output.rows, job.folder(run))]
+    (first,) = written
     record = Record(
         input_rows=sum(read.output_rows or 0 for read in run.inputs.values()),
-        output_rows=manifest.rows - wrote.failed - wrote.dropped,
-        failed_rows=wrote.failed,
+        output_rows=first.manifest.rows - first.failed - first.dropped,
+        failed_rows=first.failed,
     )
-    plan = ack_plan_of_stage(job, run, step, rows, manifest)
-    outcome = fold(job, run, plan.portions, plan.check)
+    plan = ack_plan_of_stage(job, run, step, written)
+    stage_losses = StageLosses(job, run, step, output.rows.schema, output.followed, written)
+    outcome = fold(job, run, plan.portions, plan.check, more=stage_losses.drops_of)
     record = posted(record, outcome)
+    files = sum((each.manifest for each in written), Manifest(())).files
+    losses = stage_losses.record()
     drops = plan.drops(outcome)
-    commit(job.database, run, StepOutput(record, manifest.files, outcome.post, drops))
+    commit(job.database, run, StepOutput(record, files, outcome.post, drops, losses=losses))
+    if any(each.is_drop for each in losses):
+        number = run.batch.batch_id
+        for sentence in job.database.transact(lambda c: unusual_drops(c, number, step.name)):
+            _log.warning("batch %s: %s", number, sentence)
     return record
 
 
@@ -68,10 +76,12 @@ class StageOutput:
     """Rows that a stage writes, with the anchor as columns that store well.
 
     ``gathering``: operations of its plan whose rows depend on which other rows there are.
+    ``followed``: what it was carried through; None: the function returned its anchors by hand.
     """
 
     rows: DataFrame
     gathering: Sequence[Operation] = ()
+    followed: Followed | None = None
 
 
 def stage_output(
@@ -135,7 +145,10 @@ def _carried(
         carried = [*map(_as_lists, carried)]
     output, *marked = carried
     stored = _stored(step, output, marks, marked)
-    return StageOutput(stored, tuple(following.carrier.gathering))
+    if DROPPED not in stored.columns:  # what an operation drops is added to it
+        stored = stored.withColumn(DROPPED, F.lit(None).cast("string"))
+    followed = Followed(following, (frame, *(mark.frame for mark in marks if not mark.is_own)))
+    return StageOutput(stored, tuple(following.carrier.gathering), followed)
 
 
 def _as_lists(frame: DataFrame) -> DataFrame:

@@ -22,6 +22,8 @@ FAILURES = """
 """
 # Why the attempt failed, in words.
 REASON = "failure_reason(r.cause, r.step, r.reason)"
+# Whether that is like a SQL pattern, or the cause is the pattern.
+MATCHES_REASON = f"({REASON} LIKE :reason OR r.cause::text = :reason)"
 # The message's state by now.
 STATE = """
     CASE WHEN m.status = 'quarantined' THEN
@@ -117,7 +119,7 @@ SELECTION = f"""
        WHERE n.name = :pipeline))
     AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
     AND (cast(:step AS text) IS NULL OR r.step = :step)
-    AND (cast(:reason AS text) IS NULL OR {REASON} LIKE :reason)
+    AND (cast(:reason AS text) IS NULL OR {MATCHES_REASON})
     AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
 """
 ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason", "since"))
@@ -126,9 +128,9 @@ ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason", "since"))
 def summaries(connection: Connection, selection: Mapping[str, Any]) -> list[FailureSummary]:
     """Return failed messages by original batch, most records first.
 
-    ``selection``: pipeline, batch_id, step, reason (a SQL pattern), since (time of the last
-    failure); a key that is null or omitted matches any. ``recovered``: instead messages that a
-    replay has processed.
+    ``selection``: pipeline, batch_id, step, reason (a SQL pattern, or a cause), since (time
+    of the last failure); a key that is null or omitted matches any. ``recovered``: instead messages
+    that a replay has processed.
 
     A batch that another one replaced is included only if its number is given, because the other one
     has reread its records.
@@ -218,12 +220,14 @@ def groups(connection: Connection, batch_id: int) -> list[FailureGroup]:
 
 
 def has_reason(connection: Connection, scope: Mapping[str, Any], pattern: str) -> bool:
-    """Return whether a record of ``scope`` has ever failed for a reason like this SQL pattern."""
+    """Return whether a record of ``scope`` has ever failed for a reason like this SQL pattern, or
+    with it as the cause.
+    """
     statement = text(f"""
         SELECT EXISTS (SELECT FROM failed_root r
-          WHERE {REASON} LIKE :pattern AND r.batch_id IN (SELECT b.batch_id {BATCHES}))
+          WHERE {MATCHES_REASON} AND r.batch_id IN (SELECT b.batch_id {BATCHES}))
     """)
-    return bool(connection.execute(statement, {**scope, "pattern": pattern}).scalar_one())
+    return bool(connection.execute(statement, {**scope, "reason": pattern}).scalar_one())
 
 
 def reasons(connection: Connection, scope: Mapping[str, Any]) -> list[str]:

@@ -43,7 +43,7 @@ CREATE TEMP TABLE settling (
   root_id bigint NOT NULL, residue bigint NOT NULL, step text, cause failure_cause,
   producers text, emitted_edges bigint, acked_edges bigint, wrong_at text,
   own_failure boolean NOT NULL, shared boolean NOT NULL, incomplete boolean NOT NULL,
-  missed_by text[], reason text, detail text
+  missed_by text[], reason text, operation text, place text, detail text
 ) ON COMMIT DROP
 """
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from ledger.core.run_request import Selection
 from ledger.store.queries.batches import Batch
-from ledger.store.queries.failures import FAILURES, REASON
+from ledger.store.queries.failures import FAILURES, MATCHES_REASON, REASON
 from ledger.store.queries.rows import all_of, one_of
 from ledger.store.queries.settlement import GRACE
 
@@ -25,7 +25,7 @@ _SELECTED = f"""
     AND (m.status = 'quarantined' OR m.not_before IS NULL
          OR m.not_before <= cast(:now AS timestamptz))
     AND (cast(:source AS text) IS NULL OR m.source = :source)
-    AND (cast(:reason AS text) IS NULL OR {REASON} LIKE :reason)
+    AND (cast(:reason AS text) IS NULL OR {MATCHES_REASON})
     AND (cast(:step AS text) IS NULL OR r.step = :step)
     AND (cast(:causes AS jsonb) IS NULL OR cast(:causes AS jsonb)
          @> jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
@@ -272,7 +272,9 @@ def due_records(
                  SELECT FROM failed_root e
                  WHERE e.message_id = m.message_id AND e.attempt = r.attempt - 1
                    AND e.step = r.step AND e.cause = r.cause
-                   AND e.reason IS NOT DISTINCT FROM r.reason) END) AS repeated,
+                   AND replace(e.reason, coalesce(e.place, ''), '')
+                     IS NOT DISTINCT FROM replace(r.reason, coalesce(r.place, ''), '')) END
+               ) AS repeated,
                count(*) FILTER (WHERE p.max_replays + CASE WHEN r.shared THEN {GRACE} ELSE 0 END
                  <= 1 + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END)
                  AS last,

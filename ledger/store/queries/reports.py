@@ -58,6 +58,19 @@ class StepRows:
     path: str | None
 
 
+@dataclass(frozen=True)
+class OperationDrops:
+    """Rows of a run's input that one of its operations dropped on purpose; ``reason``: None: it
+    dropped none.
+    """
+
+    batch_id: int
+    step: str
+    input_rows: int
+    reason: str | None
+    records: int
+
+
 def batch_counts(connection: Connection, batch_id: int) -> Counts:
     """Return one batch's row of ``batch_status``."""
     statement = text("SELECT * FROM batch_status WHERE batch_id = :id")
@@ -96,6 +109,31 @@ def step_table(connection: Connection, batch_id: int) -> list[StepRows]:
         WHERE p.batch_id = :id ORDER BY p.number
     """)
     return all_of(StepRows, connection.execute(statement, {"id": batch_id}))
+
+
+def operation_drops(connection: Connection, batch_id: int, batches: int) -> list[OperationDrops]:
+    """Return what operations of each stage of a batch dropped on purpose, and in the settled
+    originals of the pipeline before it, the latest first. ``batches``: at most so many of these.
+    """
+    statement = text("""
+        WITH earlier AS (
+          SELECT o.batch_id FROM batch b JOIN batch o USING (pipeline_id)
+          WHERE b.batch_id = :id AND o.batch_id < b.batch_id AND o.kind = 'original'
+            AND o.status = 'settled'
+          ORDER BY o.batch_id DESC LIMIT :batches
+        )
+        SELECT r.batch_id, r.step, r.input_rows, d.reason, coalesce(d.records, 0) AS records
+        FROM step_run r
+        LEFT JOIN step_run_drop d
+          ON d.step_run_id = r.step_run_id AND d.operation IS NOT NULL
+        WHERE r.state = 'committed'
+          AND (r.batch_id IN (SELECT batch_id FROM earlier)
+               OR r.batch_id = (SELECT batch_id FROM batch
+                                WHERE batch_id = :id AND kind = 'original'))
+    """)
+    return all_of(
+        OperationDrops, connection.execute(statement, {"id": batch_id, "batches": batches})
+    )
 
 
 def over(connection: Connection, pipeline: str, start: datetime, end: datetime) -> list[Counts]:

@@ -255,14 +255,39 @@ def commit_run(
     return connection.execute(statement, values).rowcount == 1
 
 
-def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) -> None:
-    """Insert the counts of inputs that the run acked without an output, by reason."""
+def insert_drops(
+    connection: Connection,
+    run_id: int,
+    drops: Mapping[str, int],
+    dropped_at: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Insert the counts of inputs that the run acked without an output, by reason.
+
+    ``dropped_at``: by reason, the ``operation`` and ``place`` of those that an operation dropped.
+    """
     if drops:
         statement = text("""
-            INSERT INTO step_run_drop (step_run_id, reason, records)
-            SELECT :id, key, value::bigint FROM jsonb_each_text(cast(:drops AS jsonb))
+            INSERT INTO step_run_drop (step_run_id, reason, records, operation, place)
+            SELECT :id, d.key, d.value::bigint, o.value->>'operation', o.value->>'place'
+            FROM jsonb_each_text(cast(:drops AS jsonb)) d
+            LEFT JOIN jsonb_each(cast(:at AS jsonb)) o USING (key)
         """)
-        connection.execute(statement, {"id": run_id, "drops": json.dumps(drops)})
+        keys = {"id": run_id, "drops": json.dumps(drops), "at": json.dumps(dropped_at)}
+        connection.execute(statement, keys)
+
+
+def insert_losses(connection: Connection, run_id: int, losses: Sequence[Mapping[str, Any]]) -> None:
+    """Insert what the operations of a stage lost: ``text``, ``operation``, ``place``, ``records``.
+    They are numbered from 1.
+    """
+    if losses:
+        statement = text("""
+            INSERT INTO step_run_loss (step_run_id, number, operation, place, reason, records)
+            SELECT :id, n.number, l.operation, l.place, l.text, l.records
+            FROM jsonb_array_elements(cast(:losses AS jsonb)) WITH ORDINALITY n (loss, number),
+              jsonb_to_record(n.loss) l (text text, operation text, place text, records bigint)
+        """)
+        connection.execute(statement, {"id": run_id, "losses": json.dumps(losses)})
 
 
 def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:

@@ -116,6 +116,18 @@ def add_explicit_fails(connection: Connection, batch_id: int, *, shared: bool) -
     connection.execute(statement, {"id": batch_id, "shared": shared})
 
 
+def name_losses(connection: Connection, batch_id: int) -> None:
+    """Note the operation of a stage that lost each root, where the stage's run has found it."""
+    statement = text("""
+        UPDATE settling s SET reason = l.reason, operation = l.operation, place = l.place
+        FROM lost_root o JOIN step_run r USING (step_run_id)
+        JOIN step_run_loss l ON l.step_run_id = o.step_run_id AND l.number = o.number
+        WHERE o.batch_id = :id AND r.batch_id = :id AND r.state = 'committed'
+          AND o.root_id = s.root_id AND r.step = s.step AND s.cause = 'lost'
+    """)
+    connection.execute(statement, {"id": batch_id})
+
+
 # A record that failed with others may do so because of them: it has two replays more. The record
 # at fault is given up first, and the others have a turn without it.
 GRACE = 2
@@ -202,11 +214,11 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
     """
     statement = text("""
         INSERT INTO failed_root
-          (root_id, message_id, batch_id, attempt, step, cause, reason, detail, producers,
-           emitted_edges, acked_edges, wrong_at, residue, own_failure, shared, missed_by)
+          (root_id, message_id, batch_id, attempt, step, cause, reason, operation, place, detail,
+           producers, emitted_edges, acked_edges, wrong_at, residue, own_failure, shared, missed_by)
         SELECT s.root_id, m.message_id, :id, m.attempts, s.step, s.cause,
                CASE WHEN f.message_id IS NULL OR s.reason IS NULL THEN s.reason ELSE :mask END,
-               CASE WHEN f.message_id IS NULL THEN s.detail END,
+               s.operation, s.place, CASE WHEN f.message_id IS NULL THEN s.detail END,
                s.producers, s.emitted_edges, s.acked_edges, s.wrong_at, s.residue,
                s.own_failure, s.shared, s.missed_by
         FROM settling s JOIN failed_message m ON m.root_id = s.root_id
