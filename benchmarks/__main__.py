@@ -12,10 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import psycopg2
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import track
@@ -43,6 +45,8 @@ from benchmarks.pipelines import (
     flights,
     flights_clean,
     flights_few_lost,
+    purchases,
+    revenue,
     shuffled,
     wordcount,
 )
@@ -99,8 +103,10 @@ def _in_one_session(
     """Figures of a warm session, medians over ``rounds``; a round runs every variant once, in
     turn.
     """
-    database = Database(embedded.start(HOME))
+    url = embedded.start(HOME)
+    database = Database(url)
     upgrade(database)
+    os.environ[plain.REPORTS] = embedded.ensure_database(url, "reports")
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 6g {scale.SESSION}"
     session = build_session("benchmarks", "local[2]")
     settings = Settings(home=HOME, storage=str(HOME / "storage"), data=str(HOME / "data"))
@@ -122,14 +128,18 @@ def _guarantee(session: SparkSession, bench: Bench, rounds: int) -> dict[str, An
 
 
 def _throughput(
-    name: str, make: Callable[[bool], Pipeline], by_hand: Callable[..., None]
+    name: str,
+    make: Callable[[bool], Pipeline],
+    by_hand: Callable[..., None],
+    write: Callable[[SparkSession, Path], None] = lambda session, folder: None,
 ) -> Callable[..., dict[str, Any]]:
+    """Return the measurement of a pipeline. ``write``: write input that ``data.write`` lacks."""
+
     def measured(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
-        ways = {
-            "one_plan": plain.OnePlan(session),
-            "plain": plain.Batches(session),
-            "structured_streaming": plain.Streams(session),
-        }
+        write(session, HOME / "data")
+        ways = {"one_plan": plain.OnePlan(session), "plain": plain.Batches(session)}
+        if not make(False).combined():  # a stream has no end after which to combine
+            ways["structured_streaming"] = plain.Streams(session)
         if any(step.sink.partition_by for step in make(False).sinks()):
             ways["one_plan_clustered"] = plain.OnePlanClustered(session)
             ways["plain_clustered"] = plain.Clustered(session)
@@ -145,14 +155,17 @@ def _throughput(
 
 
 def calm(session: SparkSession) -> None:
-    """Leave nothing of what was run before to what runs next: its files are on the disk, and there
-    are Python workers, which Spark ends after a minute without work."""
+    """Leave nothing of what was run before to what runs next: its files are on the disk, no table
+    has its rows, and there are Python workers, which Spark ends after a minute without work."""
 
     def import_reader(batches: Iterator[Any]) -> Iterator[Any]:
         import ledger.sources.files.writing  # noqa: F401
 
         yield from batches
 
+    url = os.environ[plain.REPORTS].replace("+psycopg2", "")
+    with closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE IF EXISTS {plain.REVENUE}")
     os.sync()
     session.range(0, 2, 1, 2).mapInArrow(import_reader, "id LONG").collect()
 
@@ -219,7 +232,7 @@ def throughput(
                 round_[variant] = time.perf_counter() - started
                 if variant == "plain" and tracked_bytes:
                     overhead = _overhead(tracked_bytes)
-                shutil.rmtree(HOME / "plain")
+                shutil.rmtree(HOME / "plain", ignore_errors=True)  # unless only a table was written
                 continue
             _, times = bench.batch(make(variant == "tracked"))
             by_step[variant], round_[variant] = bench.step_seconds, times.total
@@ -230,6 +243,7 @@ def throughput(
                     "ledger_rows": sum(bench.ledger_rows.values()),
                 }
                 settle = times.settle
+        before()
         bare_seconds = bench.bare(make(True))
         if number > 0:
             settled.append(settle)
@@ -329,6 +343,8 @@ _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
     "flights_few_lost": _throughput("flights_few_lost", flights_few_lost, plain.flights_few_lost),
     "flights_clean": _throughput("flights_clean", flights_clean, plain.flights_clean),
     "wordcount": _throughput("wordcount", wordcount, plain.wordcount),
+    "purchases": _throughput("purchases", purchases, plain.purchases, data.events),
+    "revenue": _throughput("revenue", revenue, plain.revenue, data.orders),
     "record_stage": record_stage,
     "on_emit": on_emit,
     "replay": replay,

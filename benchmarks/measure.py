@@ -21,7 +21,7 @@ from ledger.batch.publishing import publish
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey, Selection
-from ledger.execution import StepResult, run_step, run_steps, withhold
+from ledger.execution import StepResult, combine, run_step, run_steps, withhold
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.store.connection import Database
@@ -205,6 +205,10 @@ class Bench:
         before_settling(batch)
         settle = seconds(lambda: settle_once(self.database, batch.batch_id))
         published = seconds(lambda: self._publish(self._job(pipeline), batch.batch_id))
+        if pipeline.combined():
+            combined = seconds(lambda: combine(self._job(pipeline), batch.batch_id))
+            self.step_seconds["combine"] = combined
+            published += combined
         self._note_sizes(pipeline, batch.batch_id)
         self._clean(pipeline)
         return batch, Times(steps_seconds, settle, published)

@@ -9,8 +9,10 @@ from pyspark.sql import functions as F
 
 import jobs.flights
 import jobs.wordcount
-from benchmarks.data import FEW_MISSING, MEASUREMENT, NO_PLANE
-from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
+from benchmarks.data import CUSTOMER, EVENT, FEW_MISSING, MEASUREMENT, NO_PLANE, ORDER
+from benchmarks.plain import REPORTS, REVENUE
+from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, dropped
+from ledger.core.outcomes import Mark
 from ledger.core.states import Guarantee
 from ledger.pipeline.steps import SinkStep, StageStep, Step
 from ledger.sources.references import Reference
@@ -100,6 +102,51 @@ def measurements(folder: str, tracking: bool, lose_every: int | None = None) -> 
         return labels.where(F.col("id") % lose_every != 0) if lose_every else labels
 
     pipeline.sink("measured", ParquetSink("warehouse/measured"), reads="labelled")
+    return pipeline
+
+
+def purchases(tracking: bool) -> Pipeline:
+    """Events as Parquet, of which a stage drops all but one kind on purpose: by hand, Spark pushes
+    that filter into the reader.
+    """
+    pipeline = Pipeline("purchases", guarantee="exactly_once", tracking=tracking)
+    pipeline.source("events", FileSource("events/*.parquet", schema=EVENT, format="parquet"))
+
+    @pipeline.stage(reads="events")
+    def bought(events: DataFrame) -> tuple[DataFrame, Mark]:
+        rows = events.where("kind = 'purchase'").select("id", "day", "visitor", "url", "millis")
+        return rows, dropped(events.where("kind <> 'purchase'"), "no purchase")
+
+    @pipeline.stage(reads="bought")
+    def with_product(bought: DataFrame) -> DataFrame:
+        product = F.regexp_extract("url", r"/product/(\d+)", 1).cast("bigint")
+        visitor = F.sha2(F.col("visitor").cast("string"), 256)
+        return bought.withColumns({"product": product, "visitor": visitor})
+
+    sink = ParquetSink("warehouse/purchases", partition_by=("day",))
+    pipeline.sink("warehouse", sink, reads="with_product")
+    return pipeline
+
+
+def revenue(tracking: bool) -> Pipeline:
+    """Orders joined with customers, both tracked, and totals of each customer in PostgreSQL."""
+    pipeline = Pipeline("revenue", guarantee="exactly_once", tracking=tracking)
+    for name, schema in (("orders", ORDER), ("customers", CUSTOMER)):
+        source = FileSource(f"{name}/*.parquet", schema=schema, format="parquet")
+        pipeline.source(name, source)
+
+    @pipeline.stage(reads=["orders", "customers"])
+    def sold(orders: DataFrame, customers: DataFrame) -> DataFrame:
+        joined = orders.join(customers, "customer")
+        return joined.select("id", "customer", "country", "day", "cents")
+
+    @pipeline.combine(reads="sold")
+    def per_customer(sold: DataFrame) -> DataFrame:
+        return sold.groupBy("customer", "country").agg(
+            F.count("*").alias("orders"), F.sum("cents").alias("cents"), F.max("day").alias("last")
+        )
+
+    pipeline.sink("report", PostgresSink(f"env:{REPORTS}", REVENUE), reads="per_customer")
     return pipeline
 
 

@@ -5,20 +5,26 @@ output is written once, or the whole batch is one plan. The functions of the sta
 here, not shared, so that neither side pays for the other's shape.
 """
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from io import BytesIO
 from pathlib import Path
 
+import psycopg2
 import pyarrow as pa
+from pyarrow import csv
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.data import FEW_MISSING, MEASUREMENT, NO_PLANE
+from benchmarks.data import CUSTOMER, EVENT, FEW_MISSING, MEASUREMENT, NO_PLANE, ORDER
 from jobs.flights import FLIGHT, PLANE, WEATHER
 
 ZSTD = {"compression": "zstd"}
 CSV = {"header": "true", "nullValue": "NA"}
+REPORTS = "ACKLEDGER_BENCH_REPORTS"  # the variable with the URL of a database for reports
+REVENUE = "revenue"  # a table there
 
 
 class Batches:
@@ -198,3 +204,54 @@ def measurements(io: Batches, data: Path, out: Path) -> None:
         io.stage(io.read(out / "scaled").withColumn("label", label), out / "labelled")
     with io.step("measured"):
         io.write(io.read(out / "labelled"), out / "measured")
+
+
+def purchases(io: Batches, data: Path, out: Path) -> None:
+    """Keep events of one kind, compute columns of them, write by day."""
+    with io.step("bought"):
+        events = io.source("parquet", EVENT, data / "events").where("kind = 'purchase'")
+        io.stage(events.select("id", "day", "visitor", "url", "millis"), out / "bought")
+    with io.step("with_product"):
+        product = F.regexp_extract("url", r"/product/(\d+)", 1).cast("bigint")
+        visitor = F.sha2(F.col("visitor").cast("string"), 256)
+        bought = io.read(out / "bought")
+        with_product = bought.withColumns({"product": product, "visitor": visitor})
+        io.stage(with_product, out / "with_product")
+    with io.step("warehouse"):
+        io.write(io.read(out / "with_product"), out / "warehouse", "day")
+
+
+def revenue(io: Batches, data: Path, out: Path) -> None:
+    """Join orders and customers, copy the totals of each customer into PostgreSQL."""
+    with io.step("sold"):
+        orders = io.source("parquet", ORDER, data / "orders")
+        customers = io.source("parquet", CUSTOMER, data / "customers")
+        sold = orders.join(customers, "customer")
+        io.stage(sold.select("id", "customer", "country", "day", "cents"), out / "sold")
+    with io.step("combine"):
+        totals = io.read(out / "sold").groupBy("customer", "country")
+        per_customer = totals.agg(
+            F.count("*").alias("orders"), F.sum("cents").alias("cents"), F.max("day").alias("last")
+        )
+        io.stage(per_customer, out / "per_customer")
+        _copy(io.read(out / "per_customer"), os.environ[REPORTS])
+
+
+def _copy(totals: DataFrame, url: str) -> None:
+    """Make the table, and copy rows into it, each partition on a connection of its own."""
+    address, table = url.replace("+psycopg2", ""), REVENUE
+    columns = "customer bigint, country text, orders bigint, cents bigint, last date"
+    with closing(psycopg2.connect(address)) as own, own, own.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {table} ({columns})")
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        options = csv.WriteOptions(include_header=False)
+        with closing(psycopg2.connect(address)) as own, own, own.cursor() as cursor:
+            for batch in batches:
+                rows = BytesIO()
+                csv.write_csv(batch, rows, options)
+                rows.seek(0)
+                cursor.copy_expert(f"COPY {table} FROM STDIN (FORMAT csv)", rows)
+        yield from ()
+
+    totals.mapInArrow(send, "none INT").collect()

@@ -5,6 +5,7 @@ the pages have the figures that were measured.
 import json
 import logging
 import re
+import statistics
 
 import pytest
 
@@ -21,6 +22,8 @@ RESULT = {
     "measurements": lambda: pipelines.measurements("records", True),
     "measurements, some lost": lambda: pipelines.measurements("records", True, lose_every=10),
     "word count": lambda: pipelines.wordcount(True),
+    "purchases": lambda: pipelines.purchases(True),
+    "revenue": lambda: pipelines.revenue(True),
     "failing": lambda: pipelines.failing(True),
     "with a filter": lambda: pipelines.guaranteed("bloom"),
     "a table": lambda: pipelines.sized("small", "delta"),
@@ -182,6 +185,24 @@ def test_figures_are_shown_once_they_are_measured(block):
         del without[key]
     without.pop("scale", None)
     assert "few planes missing" not in published.BLOCKS[block](without)
+
+
+@pytest.mark.parametrize("name", ["purchases", "revenue"])
+def test_a_work_without_aims_is_shown_once_it_is_measured(name):
+    """In each table of all works, and with no aim compared with another variant."""
+    results = measured_everywhere()
+    clean = {key: value for key, value in results.items() if key.startswith("flights_clean.")}
+    results |= {key.replace("flights_clean", name): value for key, value in clean.items()}
+    results["measured"][name] = {"commit": "0123456789", "rounds": 2}
+    title, size = published.LARGE[name]
+    for block in ("large", "million"):
+        assert f" {title}: {size} |" in published.BLOCKS[block](results)
+    assert f"| {title} (at 0123456, 2 rounds) |" in published.steps(results)
+    assert f"{title}, tracked compared with" not in published.aims(results)
+    tracked = statistics.median(results[f"{name}.seconds"]["tracked"])
+    plain = statistics.median(results[f"{name}.seconds"]["plain"])
+    more = (tracked - plain) / (published.RECORDS[name] / 1e6)
+    assert f" | {more:.1f} |\n" in published.million(results)
 
 
 def test_the_picture_has_a_bar_for_each_variant_that_was_measured():
