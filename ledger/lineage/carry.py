@@ -7,13 +7,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.types import ArrayType
 
 from ledger.core.column_names import ANCHOR
 from ledger.errors import CarryError
 from ledger.lineage.anchors import LISTS, AnchorPart, Anchors, Form
 from ledger.lineage.carrier import Carried, Carrier, Operation
 from ledger.lineage.catalyst import OWN_PREFIX, Catalyst, Node
-from ledger.lineage.nodes import right_side, simple_name, subquery_in
+from ledger.lineage.nodes import asked_once, right_side, simple_name, subquery_in
 from ledger.lineage.sites import Sites
 
 _INPUT = f"{OWN_PREFIX}input_"
@@ -78,6 +79,10 @@ class Following:
         self._catalyst, self._sites = Catalyst(self.spark), Sites()
         self.carrier = Carrier(self._catalyst, form, self._input_of, self._place)
         self.bare = [self._without_id(name, number) for number, name in enumerate(inputs)]
+        ids = [frame.schema[id_column].dataType for frame in inputs.values()]
+        self._is_list = [isinstance(each, ArrayType) for each in ids]
+        for frame in self.bare:
+            self._sites.close(frame)
 
     def watching(self) -> AbstractContextManager[None]:
         """Return the block in which the function is called: lines that make frames are noted."""
@@ -166,32 +171,25 @@ class Following:
                 f"{name} has no column {self._id_column!r}: expected the id of each "
                 f"record. It has {', '.join(frame.columns)}"
             )
-        own = [each for each in frame.columns if each != self._id_column]
-        quoted = [f"`{each.replace('`', '``')}`" for each in own]
-        return frame.select(*quoted).alias(f"{_INPUT}{number}")
+        return frame.drop(self._id_column).alias(f"{_INPUT}{number}")
 
     def _input_of(self, node: Node) -> Carried | None:
         """Return a marked input with its ids after its columns; None for any other node."""
-        if self._number(node) is None:
+        number = self._number(node)
+        if number is None:
             return None
-        project = self._catalyst.children(node)[0]
+        (project,) = self._catalyst.children(node)
         child = project.child()
-        ids = next(
-            attribute
-            for attribute in self._catalyst.output(child)
-            if attribute.name() == self._id_column
-        )
+        ids = child.output().apply(child.schema().fieldIndex(self._id_column))
         # Under a new expression id each time: the sides of a self-join have different ones.
-        visible = self._catalyst.items(project.projectList())
-        inner, own = self._catalyst.projected(child, visible, [self._catalyst.column(ids)])
-        is_list = ids.dataType().typeName() == "array"
-        anchors = Anchors((AnchorPart(not is_list, tuple(own)),))
+        named = self._catalyst.named([ids])
+        inner, own = self._catalyst.extended(child, project.projectList(), named)
+        anchors = Anchors((AnchorPart(not self._is_list[number], tuple(own)),))
         return self._catalyst.with_children(node, [inner]), anchors
 
     def _number(self, node: Node) -> int | None:
-        if simple_name(node) != "SubqueryAlias" or not node.alias().startswith(_INPUT):
-            return None
-        return int(node.alias().removeprefix(_INPUT))
+        alias = _alias(node) if simple_name(node) == "SubqueryAlias" else ""
+        return int(alias.removeprefix(_INPUT)) if alias.startswith(_INPUT) else None
 
     def _place(self, node: Node) -> str:
         return self._sites.place(self._catalyst, node)
@@ -221,6 +219,11 @@ def require_frame(function: Callable[..., Any], result: object, spark: SparkSess
             f"{_name(function)} returned a DataFrame of another SparkContext: expected one made "
             "from its inputs"
         )
+
+
+@asked_once
+def _alias(node: Node) -> str:
+    return str(node.alias())
 
 
 def _name(function: Callable[..., Any]) -> str:
