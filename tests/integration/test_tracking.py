@@ -29,7 +29,7 @@ from ledger.spark.folding.ahead import posted
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.origins import snapshot
 from ledger.spark.progress import watching
-from ledger.spark.steps import sink, stage
+from ledger.spark.steps import sink
 from ledger.storage.manifest import take_manifest
 from ledger.store.connection import Database
 from tests.support.dying import Died, dies_at
@@ -373,7 +373,7 @@ def test_half_of_the_rows_stored_twice(runner, tmp_path, monkeypatch, folded_by)
         pq.write_table(pa.concat_tables([half, half]), file.path)
         return manifest
 
-    monkeypatch.setattr(stage, "take_manifest", take_and_damage)
+    monkeypatch.setattr(tracking, "take_manifest", take_and_damage)
     with pytest.raises(IntegrityError, match=r"rows of twice in run 2: wrote 40, XOR 0, sum "):
         run.step(batch, "twice")
 
