@@ -34,7 +34,7 @@ def declared(function, **options):
 
 
 def verdicts(spark, function, rows=ROWS, **options):
-    """What became of each record that is in no row of the output: by id, whether it was dropped or
+    """The fate of each record that is in no row of the output: by id, whether it was dropped or
     lost, and why, without the line.
     """
     result = testing.run_batch(
@@ -222,7 +222,7 @@ def paid(orders):
 
 
 def test_filters_may_lose_records(spark):
-    """With filters="lost" a false condition is a loss as well, with its operation."""
+    """A false condition is a loss as well with filters="lost", and has its operation."""
     lost, drops, result = verdicts(spark, paid, filters="lost")
     assert (lost, drops) == (
         {2: "filter: condition false: cents > 0", 5: "filter: condition NULL: cents > 0"},
@@ -264,7 +264,7 @@ def test_expected_losses_are_dropped_with_their_reason(spark):
     ],
 )
 def test_expected_losses_are_checked(expected, problem):
-    """What is no loss is refused when the stage is declared."""
+    """A key that names no loss is refused when the stage is declared."""
     with pytest.raises(DeclarationError, match=re.escape(problem)):
         declared(lambda orders: orders, expected=expected)
 
@@ -488,6 +488,19 @@ def test_a_drop_is_certain(spark, name):
         assert len(losses) + result.roots.acked == len(rows)
     else:
         assert losses == lost
+
+
+def test_an_expected_loss_has_to_be_certain(spark):
+    """A plan that may choose other rows the next time drops nothing that is expected, either."""
+
+    def ranked(orders, *, shops):
+        place = F.row_number().over(Window.partitionBy("shop").orderBy("shop"))
+        return orders.withColumn("place", place).where("place = 1").join(shops, "shop")
+
+    lost, drops, _ = verdicts(
+        spark, ranked, ROWS[2:3], expected={"inner join: no partner for shop": "closed shops"}
+    )
+    assert (lost, drops) == ({3: "inner join: no partner for shop"}, {})
 
 
 def test_a_long_text_is_redacted(spark):

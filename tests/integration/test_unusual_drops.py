@@ -44,7 +44,7 @@ def test_a_greater_share_is_named(ledger, shares, words):
 
 
 def test_another_operation_is_no_measure(ledger):
-    """What another condition dropped says nothing about this one."""
+    """Drops of another condition are no measure of this one."""
     batches(ledger, [40, 40, 40], "filter at a.py:1: condition false: other")
     ledger.run_all(batch := ledger.open(pipeline(), "last", 9), 1)
     ledger.change("UPDATE step_run SET input_rows = 100 WHERE batch_id = :b", b=batch.batch_id)

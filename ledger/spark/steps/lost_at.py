@@ -243,10 +243,12 @@ class _Finding:
         """Yield what each operation lost for each reason, with the ids of the records."""
         if self._is_stable():
             try:
-                yield from self._row_by_row()
-                return
+                by_row = [*self._row_by_row()]  # all of it, or none: a loss may come last
             except EXECUTION_ERRORS as error:
                 _log.info("lost rows are looked for by operation: %s", condition_of(error))
+            else:
+                yield from by_row
+                return
         yield from self._by_record()
 
     def _is_stable(self) -> bool:
@@ -374,9 +376,9 @@ class _Finding:
             except EXECUTION_ERRORS as error:  # on values of rows that a later operation drops
                 reasons = [Reason(f"{UNKNOWN}: {condition_of(error)}", False, lost.ids)]
             for reason in reasons:
-                is_intended = reason.is_intended and is_only
+                loss = self._loss(step, reason.text, is_intended=reason.is_intended)
                 ids = record_ids.records_of(reason.ids)
-                yield self._loss(step, reason.text, is_intended=is_intended), ids
+                yield (loss if is_only else replace(loss, is_drop=False, why="")), ids
 
     def _loss(self, step: "_PathStep", reason: str, *, is_intended: bool) -> RowLoss:
         loss = RowLoss(operation(step.node), self._place(step), reason)
