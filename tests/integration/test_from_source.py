@@ -15,9 +15,8 @@ from ledger.batch.outcome.report import advise
 from ledger.errors import InputError
 from ledger.sources.files import layouts
 from ledger.spark.origins.choice import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
-from tests.support.reasons import bare
+from tests.support.reasons import bare, named
 
-NO_CITY = "inner join: no partner for city"
 HEADER = "order_id,amount,city\n"
 FIRST = "O1,5,Bern\nO2,x,Bern\n\nO3,7,Atlantis\nO4,y,Bern\nO5,z,Bern\nO6,q,Atlantis\nO7,w,Bern\n"
 FIXED = "O1,5,Bern\nO2,6,Bern\n\nO3,7,Atlantis\nO5,1,Bern\nO5,2,Bern\nO6,9,Atlantis\nO7,w,Bern\n"
@@ -56,6 +55,7 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     still broken says so, and the next replay takes what this one read."""
     write(tmp_path, FIRST)
     run = runner(orders(key=("order_id",)))
+    no_city = named(run.job.spark, "inner join: no partner for city")
     ledger, batch = run.ledger, run.open()
     run.settled(batch)
     before = of(ledger)
@@ -88,10 +88,10 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     }
     assert why == {
         "O2": ("recovered", None),
-        "O3": ("failed", NO_CITY),
+        "O3": ("failed", no_city),
         "O4": ("failed", NOT_FOUND),
         "O5": ("failed", FOUND_TWICE),
-        "O6": ("failed", NO_CITY),
+        "O6": ("failed", no_city),
         "O7": ("failed", NOT_FOUND),
     }
     assert json.loads(after["O6"].content) == {"order_id": "O6", "amount": 9, "city": "Atlantis"}

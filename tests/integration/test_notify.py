@@ -11,7 +11,7 @@ from ledger.batch.upkeep.sweeper import OverdueFollowUp
 from ledger.errors import NotReadyError
 from ledger.execution import notify, settle_and_follow
 from tests.support.publishing import publish_settled
-from tests.support.reasons import bare
+from tests.support.reasons import bare, named
 
 
 class Hooks:
@@ -89,7 +89,7 @@ def test_sources_are_notified(runner, tmp_path):
     assert hooks.acked == {batch.batch_id: [1, 4]}
     lost, unparsed = sorted(hooks.failed[batch.batch_id], key=lambda row: -row[0])
     assert (*lost[:2], lost[3]) == (2, "checked", None)
-    assert bare(lost[2]) == "filter: condition false: NOT (n IN (2))"
+    assert bare(lost[2]) == named(run.job.spark, "filter: condition false: NOT (n IN (2))")
     assert (unparsed[1], unparsed[3]) == ("numbers", "x")
     fixed = runner(noticed(hooks))
     replay = fixed.open_replay(batch.batch_id, step="checked")

@@ -13,7 +13,7 @@ from ledger import Bloom, FileSource, ParquetSink, Pipeline, testing
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError, IntegrityError, NotReadyError
 from ledger.types.ddl import columns
-from tests.support.reasons import bare
+from tests.support.reasons import bare, named
 
 ORDERS = [{"id": n, "customer": n % 7, "at": None} for n in range(100)]
 
@@ -55,7 +55,7 @@ def test_run_and_replay(spark):
         100 - len(lost),
     )
     assert {(record.step, bare(record.reason), record.source) for record in result.failed} == {
-        ("listed", "inner join: no partner for customer", "orders")
+        ("listed", named(spark, "inner join: no partner for customer"), "orders")
     }
     assert sorted(row["id"] for row in result.rows["out"]) == sorted(
         row["id"] for row in ORDERS if row["customer"] != 6
