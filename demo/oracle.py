@@ -72,6 +72,19 @@ def day_rows(sink: Path) -> Rows:
     )
 
 
+def expected_causes(data: Path, month: str) -> dict[str, int]:
+    """Return how many flights of a month the pipeline ``late`` keeps out, by cause."""
+    flights = _read(data / "flights" / f"{month}.csv")
+    delay, tailnum = flights["dep_delay"], flights["tailnum"]
+    late = delay > 60
+    planes = _read(data / "planes.csv")["tailnum"]
+    return {
+        "condition false": int((delay <= 60).sum()),
+        "condition NULL": int(delay.isna().sum()),
+        "no partner for tailnum": int((late & tailnum.notna() & ~tailnum.isin(planes)).sum()),
+    }
+
+
 def _read(path: Path) -> pd.DataFrame:
     # pandas' default parser rounds the last digit of some numbers; Spark's does not.
     return pd.read_csv(path, na_values=["NA"], keep_default_na=False, float_precision="round_trip")
