@@ -93,13 +93,17 @@ BEGIN
   UPDATE step_run SET failure = '***' WHERE batch_id = ANY (batches) AND failure IS NOT NULL;
   WITH dropped AS (
     DELETE FROM step_run_drop d USING step_run r
-    WHERE r.step_run_id = d.step_run_id AND r.batch_id = ANY (batches) AND d.reason <> '***'
-      AND d.operation IS NULL
-    RETURNING d.step_run_id, d.records
+    WHERE r.step_run_id = d.step_run_id AND r.batch_id = ANY (batches)
+      AND d.reason <> concat(d.operation || ' at ' || d.place || ': ', '***')
+    RETURNING d.step_run_id, concat(d.operation || ' at ' || d.place || ': ', '***') AS reason,
+      d.records, d.operation, d.place
   )
-  INSERT INTO step_run_drop AS d (step_run_id, reason, records)
-  SELECT step_run_id, '***', sum(records) FROM dropped GROUP BY 1
+  INSERT INTO step_run_drop AS d (step_run_id, reason, records, operation, place)
+  SELECT step_run_id, reason, sum(records), min(operation), min(place) FROM dropped GROUP BY 1, 2
   ON CONFLICT (step_run_id, reason) DO UPDATE SET records = d.records + excluded.records;
+  UPDATE step_run_loss l SET reason = concat(l.operation || ' at ' || l.place || ': ', '***')
+  FROM step_run r
+  WHERE r.step_run_id = l.step_run_id AND r.batch_id = ANY (batches) AND l.operation IS NOT NULL;
   UPDATE batch SET held_reason = '***' WHERE batch_id = ANY (batches) AND held_reason IS NOT NULL;
   UPDATE batch SET selection = jsonb_set(selection, '{reason}', '"***"')
   WHERE batch_id = ANY (batches) AND selection ->> 'reason' IS NOT NULL;

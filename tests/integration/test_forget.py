@@ -48,6 +48,9 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(archive, forgettable):
     for statement in (
         "INSERT INTO step_run_drop VALUES (2, :t || 'dropped', 5)",
         "INSERT INTO step_run_drop VALUES (2, '***', 7)",
+        "INSERT INTO step_run_drop VALUES (2, :t || 'filter 1', 2, 'filter', 'a.py:1')",
+        "INSERT INTO step_run_drop VALUES (2, :t || 'filter 2', 3, 'filter', 'a.py:1')",
+        "INSERT INTO step_run_loss VALUES (2, 1, 'inner join', 'a.py:2', :t || 'join', 4)",
         "INSERT INTO root_fail VALUES (1, 2, :r + 1, :t || 'root', 'c@d.org', true)",
         "INSERT INTO acceptance (batch_id, accepted_by, reason) VALUES (1, 'me', :t || 'accepted')",
         "INSERT INTO manual_quarantine VALUES (:r, :t || 'quarantined', 'me')",
@@ -71,7 +74,10 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(archive, forgettable):
         "SELECT reason FROM manual_quarantine",
     ):
         assert {row[0] for row in archive.rows(query)} == {"***"}, query
-    assert archive.rows("SELECT reason, records FROM step_run_drop") == [("***", 12)]
+    assert archive.rows("SELECT reason, records FROM step_run_drop ORDER BY 1") == [
+        ("***", 12), ("filter at a.py:1: ***", 5),
+    ]  # fmt: skip
+    assert archive.row("SELECT reason FROM step_run_loss").reason == "inner join at a.py:2: ***"
     assert [archive.rows(query) for query in counted] == before
     assert archive.row("SELECT detail FROM root_fail").detail == "c@d.org"
     selection = archive.row("SELECT selection FROM batch WHERE batch_id = 2").selection
