@@ -49,6 +49,7 @@ KEEPING = COLLECTING | {
     *("CollectMetrics", "Expand", "Project", "RebalancePartitions", "Repartition"),
     *("RepartitionByExpression", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"),
 }
+_MAKING_ROWS = frozenset({"JsonTuple", "Stack"})  # generators that make a row of each
 MAX_TEXT = 70  # characters of a condition
 # A text in quotes, with its quotes.
 _QUOTED = re.compile(r"('(?:[^'\\]|\\.)*')")
@@ -88,7 +89,8 @@ def losing_sides(node: Node) -> tuple[int, ...]:
             "LeftAnti": (0,),
         }.get(join_type(node), (0, 1) if join_type(node) == "Cross" else ())
     if name == "Generate":
-        return () if node.outer() else (0,)
+        is_whole = node.outer() or simple_class(node.generator()) in _MAKING_ROWS
+        return () if is_whole else (0,)
     if name == "Intersect":
         return (0, 1)
     return (0,) if name in _NAMES else ()

@@ -177,6 +177,17 @@ class Reasons:
         text = "no partner by the condition" if has_more else f"no partner for {names}"
         return [*causes, LossCause(every, text, is_intended)]
 
+    def causes_of_filter(self, node: Node) -> list[LossCause]:
+        """Return the causes of the losses of a filter without a subquery; the last one is that of
+        all other rows.
+        """
+        plain = Condition.of(self._catalyst, node).plain
+        return [
+            *(LossCause(~part.value, part.false_text, True) for part in plain),
+            *(LossCause(part.value.isNull(), part.null_text, False) for part in plain),
+            LossCause(F.lit(True), "condition not true", False),
+        ]
+
     def _generate(self, lost: Lost) -> list[Reason]:
         generator = lost.node.generator()
         if simple_class(generator) not in OF_LISTS:

@@ -16,6 +16,7 @@ from ledger.lineage.nodes import (
     OF_PLACES,
     PASSED,
     REFUSED,
+    RIGHT_OF_EXCEPT,
     ROWS_ALONE,
     RULED,
     right_side,
@@ -319,7 +320,7 @@ class Carrier:
     def _except(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
         self._refuse_all(node, "exceptAll")
         if anchors[1]:
-            self._consult(node, right_side(node) or "")
+            self._consult(node, RIGHT_OF_EXCEPT)
         if anchors[0] is None:
             return node, None
         return self._set_operation(node, nodes[0], anchors[0], "left_anti")

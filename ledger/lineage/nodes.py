@@ -88,6 +88,7 @@ LEAVES = frozenset(
     }
 )
 JOINS = frozenset({"Cross", "Inner", "LeftOuter", "RightOuter", "FullOuter"})
+RIGHT_OF_EXCEPT = "the right side of EXCEPT"
 CONSULTING_JOINS = {"LeftSemi": "a semi join", "LeftAnti": "an anti join"}
 # Operations whose rows depend on which other rows there are, in users' words.
 GATHERING = {
@@ -168,7 +169,7 @@ def right_side(node: Any) -> str | None:
     """Return the right side of a node, in words, if it only decides which rows of the left side are
     kept."""
     if simple_name(node) == "Except":
-        return "the right side of EXCEPT"
+        return RIGHT_OF_EXCEPT
     kind = node.joinType().toString() if simple_name(node) == "Join" else None
     return f"the right side of {CONSULTING_JOINS[kind]}" if kind in CONSULTING_JOINS else None
 
