@@ -123,8 +123,8 @@ def _at_least_once(database: Database, environment: dict[str, str]) -> bool:
 
 
 def _late(database: Database, environment: dict[str, str]) -> bool:
-    """What a filter keeps out: dropped where its condition is false, lost where it is NULL; whether
-    the ledger has the numbers of pandas.
+    """Run a filter that drops where its condition is false and loses where it is NULL. Return
+    whether the ledger has the numbers of pandas.
     """
     with step("delays over an hour, of March: a filter and a join", bar=(database, 4, LATE_STEPS)):
         ackledger(environment, "run", "jobs.late:pipeline", *MARCH, quiet=True, expect=INCOMPLETE)
