@@ -128,7 +128,7 @@ def _late(database: Database, environment: dict[str, str]) -> bool:
     """
     with step("delays over an hour, of March: a filter and a join", bar=(database, 4, LATE_STEPS)):
         ackledger(environment, "run", "jobs.late:pipeline", *MARCH, quiet=True, expect=INCOMPLETE)
-    console.print("   A flight that left in time is dropped on purpose:")
+    console.print("   A flight that left on time is dropped on purpose:")
     ackledger(environment, "sql", DROPPED)
     console.print("   One without a delay, or without a plane, is lost:")
     ackledger(environment, "failed", "--batch", "4")

@@ -1,6 +1,6 @@
 """Departures more than an hour late, with their plane.
 
-The filter has two sides. A flight that left in time is dropped on purpose and counts as acked. A
+The filter has two sides. A flight that left on time is dropped on purpose and counts as acked. A
 cancelled flight has no delay, so the condition is NULL, neither true nor false: it is lost, as is
 a flight whose plane is in no list.
 """

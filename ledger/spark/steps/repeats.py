@@ -9,7 +9,7 @@ from ledger.lineage.nodes import simple_name
 _OF_ORDER = frozenset(
     {"AttachDistributedSequence", "GlobalLimit", "LocalLimit", "Offset", "Sample", "Tail"}
 )
-# Aggregate functions whose value is the same in whichever order rows come, but for rounding.
+# Aggregate functions whose value does not depend on the order of rows, except for rounding.
 _UNORDERED = frozenset(
     {
         *("Average", "BitAndAgg", "BitOrAgg", "BitXorAgg", "BoolAnd", "BoolOr", "Corr", "Count"),
