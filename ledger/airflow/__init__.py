@@ -35,8 +35,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for, because each process of Airflow imports the
-    plugin, and few a pipeline. Raises AttributeError for any other name.
+    """Import a public name on first access. Every process of Airflow imports the plugin, but few
+    processes need a pipeline. Raises AttributeError for any other name.
     """
     if name in __all__:
         # Not imported above, because the plugin does not need it.

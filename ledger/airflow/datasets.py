@@ -8,7 +8,7 @@ _SCHEMES = {"postgresql": "postgres", "s3a": "s3", "s3n": "s3"}
 
 
 def dataset(address: str) -> tuple[str, str]:
-    """Return OpenLineage's namespace and name of a path, a URL, or a URL of a database with
+    """Return OpenLineage's namespace and name for an address: a path, a URL, or a database URL with
     ``#<table>``. Any other address is a name in the namespace ``ackledger``.
     """
     if address.startswith("/"):

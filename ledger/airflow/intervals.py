@@ -59,7 +59,9 @@ def interval_of(
 
 
 def _around(schedule: str, at: datetime) -> tuple[_Bounds, _Bounds]:
-    """Return the last interval that has ended at a time, and the interval that contains it."""
+    """Return two intervals of a schedule: the last one that ended by ``at``, and the one that
+    contains ``at``.
+    """
     from airflow.sdk.timezone import coerce_datetime
     from airflow.timetables.base import TimeRestriction
     from airflow.timetables.interval import CronDataIntervalTimetable

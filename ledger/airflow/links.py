@@ -16,7 +16,7 @@ class InLedger(BaseOperatorLink):
     name = "Batch in the ledger"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """Return the address, once the task has ended, in the task's own process."""
+        """Return the URL. Airflow calls this in the task's process, after the task has ended."""
         batch_id = getattr(operator, "batch_id", None)
         return page_of(batch_id) if batch_id is not None else ""
 
@@ -27,13 +27,13 @@ class NextStep(BaseOperatorLink):
     name = "Next step"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """Return the address, once the task has ended, in the task's own process."""
+        """Return the URL. Airflow calls this in the task's process, after the task has ended."""
         dag_id = getattr(operator, "next_dag", None)
         return _address(f"/dags/{quote(dag_id, safe='')}") if dag_id else ""
 
 
 def page_of(batch_id: int) -> str:
-    """Return the address at which the ledger's pages show a batch."""
+    """Return the URL of a batch's page in Airflow."""
     return _address(f"/plugin/ledger?batch={batch_id}")
 
 

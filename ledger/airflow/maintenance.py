@@ -80,7 +80,7 @@ def sweep() -> dict[str, list[Any]]:
 
 @task(outlets=[REPLAY_WANTED])
 def ask_for_replay(batches: Any, *, outlet_events: Any = None) -> None:
-    """Publish the asset event that starts ledger_replay; skipped if nothing has failed."""
+    """Publish the asset event that starts ledger_replay. Skip the task if no record has failed."""
     if not batches:
         raise AirflowSkipException("no pipeline wants a replay")
     outlet_events[REPLAY_WANTED].extra = {"batches": batches}
@@ -88,19 +88,21 @@ def ask_for_replay(batches: Any, *, outlet_events: Any = None) -> None:
 
 @task
 def overdue(runs: Any) -> list[Any]:
-    """Return the runs that are overdue as an output of their own: only that can be mapped over."""
+    """Return the overdue runs unchanged: tasks can be mapped only over the whole output of a
+    task.
+    """
     return list(runs)
 
 
 @task
 def finish(run: Any) -> None:
-    """Trigger a run of a batch's DAG that finds it decided, and does what follows."""
+    """Trigger a run of a batch's DAG, which finds the batch decided and does its follow-ups."""
     raise _trigger(**run)
 
 
 @task(trigger_rule="all_done")
 def gc() -> dict[str, Any]:
-    """Remove files that nothing needs any more, and return their number and bytes by kind."""
+    """Delete files that nothing needs any more. Return their number and bytes by kind."""
     from ledger.batch.upkeep.retention import GcOptions, gc_once
 
     collected = gc_once(connected(), GcOptions(most=MOST_EXPIRED, looks=MOST_LOOKED_AT))
@@ -114,7 +116,7 @@ def gc() -> dict[str, Any]:
 
 @task
 def report(errors: Any) -> None:
-    """Fail and name the batches that could not be settled, if there are any."""
+    """Fail the task if batches could not be settled, and name them."""
     if errors:
         raise AirflowFailException("; ".join(errors))
 
@@ -151,7 +153,12 @@ def replay_dag(**dag_options: Any) -> DAG:
 
 @task
 def find(**context: Any) -> list[dict[str, Any]]:
-    """Return one run to trigger per original batch with failed records."""
+    """Release the batch if the form asks for that, and return the replay runs to trigger, one per
+    original batch with matching failed records.
+
+    Skips the task if no failed record matches. Raises AirflowFailException for a name in the form
+    that the ledger does not know.
+    """
     from ledger.batch.records.filters import require_names
 
     params, database = context["params"], connected()
@@ -173,7 +180,7 @@ def find(**context: Any) -> list[dict[str, Any]]:
 
 @task
 def replay(run: Any) -> None:
-    """Trigger one pipeline's DAG."""
+    """Trigger a replay run of one pipeline's DAG."""
     raise _trigger(**run)
 
 
@@ -192,8 +199,9 @@ def _release(database: Any, batch: int | None) -> None:
 def _replay_runs(
     database: Any, params: dict[str, Any], only: set[int] | None, run_id: str
 ) -> list[dict[str, Any]]:
-    """Return the runs that replay the records that the form's parameters name, one for each
-    original batch. ``only``: the batches that asset events name; None: all.
+    """Return the runs that replay the records selected by the form, one for each original batch.
+
+    ``only``: the batches named by asset events; None: all batches.
     """
     from ledger.batch.outcome.readings import get_batch
     from ledger.batch.replay_matches import left_out, matching_messages
@@ -253,7 +261,9 @@ def accept_dag(**dag_options: Any) -> DAG:
 
 @task(outlets=[COMPLETED])
 def accept(**context: Any) -> dict[str, Any]:
-    """Accept what is quarantined by now, in the name of the user who triggered the run."""
+    """Accept all records of a batch that are quarantined now, in the name of the user who triggered
+    the run.
+    """
     from ledger.batch.manual_actions import accept as accept_batch
 
     params, run = context["params"], context["dag_run"]
@@ -265,8 +275,8 @@ def accept(**context: Any) -> dict[str, Any]:
 
 
 def _trigger(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> DagRunTriggerException:
-    """Return the exception that TriggerDagRunOperator raises: importing that operator would take
-    0.3 s of every parse.
+    """Return the exception that triggers a run, as TriggerDagRunOperator raises it. Importing that
+    operator would take 0.3 s of every parse.
     """
     return trigger(
         trigger_dag_id=dag_id,

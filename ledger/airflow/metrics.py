@@ -79,11 +79,11 @@ _ROWS = ("input", "output", "failed")
 
 
 def of_batch(database: "Database", batch_id: int) -> None:
-    """Send the records, rows and seconds of a decided batch."""
+    """Send the metrics of a decided batch: its records, rows and seconds."""
     from ledger.batch.outcome.readings import get_batch
     from ledger.batch.outcome.summary import summarize
 
-    with _if_wanted() as wanted:
+    with _metrics_enabled() as wanted:
         if not wanted:
             return
         batch = get_batch(database, batch_id)
@@ -99,17 +99,18 @@ def of_batch(database: "Database", batch_id: int) -> None:
 
 
 def of_settlement(pipeline: str, seconds: float) -> None:
-    """Send the seconds that it took to decide a batch."""
+    """Send the duration of a settlement, in seconds."""
     _send(SETTLE_SECONDS, seconds, pipeline)
 
 
 def of_ledger(database: "Database", overdue: Sequence[int]) -> None:
-    """Send the open, lost and pending batches and records of each pipeline. ``overdue``: batches
-    that a sweep has listed as overdue.
+    """Send the metrics of each pipeline: open, lost and pending batches and records.
+
+    ``overdue``: the overdue batches that a sweep has found.
     """
     from ledger.batch.outcome.readings import measure
 
-    with _if_wanted() as wanted:
+    with _metrics_enabled() as wanted:
         if not wanted:
             return
         for measures in measure(database, overdue):
@@ -118,9 +119,9 @@ def of_ledger(database: "Database", overdue: Sequence[int]) -> None:
 
 
 @contextmanager
-def _if_wanted() -> Iterator[bool]:
-    """Yield whether Airflow sends statistics anywhere: if not, the ledger need not be asked. Errors
-    of the ledger are logged, because the task itself has succeeded.
+def _metrics_enabled() -> Iterator[bool]:
+    """Yield whether Airflow sends metrics anywhere; if not, the caller need not query the ledger.
+    Errors of the ledger in this block are logged, because the task itself has succeeded.
     """
     try:
         yield any(configuration().getboolean("metrics", kind, fallback=False) for kind in _KINDS)
@@ -129,9 +130,8 @@ def _if_wanted() -> Iterator[bool]:
 
 
 def _send(metric: Metric, value: float, *values: str) -> None:
-    """Send one value with tags. Where Airflow's configuration has ``legacy_names_on``, also send it
-    under a name that includes them, as Airflow does, because plain StatsD drops tags. Errors of the
-    backend are logged.
+    """Send one value with its tags. If Airflow's ``legacy_names_on`` is set, also send it under a
+    name that includes the tags, because plain StatsD drops tags. Errors of the backend are logged.
     """
     tags: dict[str, Any] = dict(zip(metric.tags, values, strict=True))
     try:

@@ -75,7 +75,9 @@ class WhenFailedRatio(_Conditional):
         self._above = above
 
     def facts(self, database: Any, batch_id: int) -> Any:
-        """Return them if too many records are failed or quarantined, or the batch is on hold."""
+        """Return the facts if too many records are failed or quarantined, or if the batch is on
+        hold; otherwise None.
+        """
         from ledger.batch.outcome.alerts import failed_ratio
 
         return failed_ratio(database, batch_id, self._above)
@@ -96,7 +98,9 @@ class WhenQuarantineGrows(_Conditional):
         self._by, self._within = by, timedelta(seconds=seconds(within))
 
     def facts(self, database: Any, batch_id: int) -> Any:
-        """Return them if the quarantine has grown beyond the limit."""
+        """Return the facts if this batch made the quarantine grow beyond the limit; otherwise
+        None.
+        """
         from ledger.batch.outcome.alerts import quarantine_growth
 
         return quarantine_growth(database, batch_id, self._by, self._within)
@@ -140,9 +144,11 @@ def near_deadline(pipeline: Pipeline, *, before: str | float | timedelta, notify
 
 
 def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
-    """Call a callback if the run's batch is still open: Airflow runs this at the time that
-    ``near_deadline`` names. ``notify``: where the callback is imported from: a notifier's class, of
-    which ``options`` are the arguments, or a function.
+    """Call a callback if the run's batch is still open. Airflow runs this function at the time that
+    ``near_deadline`` set.
+
+    ``notify``: import path of the callback, which is a notifier's class or a function.
+    ``options``: the arguments of the notifier's class.
     """
     from ledger.batch.outcome.alerts import still_open
 
@@ -173,7 +179,7 @@ def _batch_of(database: Any, dag_id: str, run_id: str, conf: dict[str, Any] | No
 
 
 def _send(notify: Notify, context: Any, facts: Any) -> None:
-    """Call a copy of a notifier, because rendering its templates changes it."""
+    """Call a copy of a notifier, because rendering the templates changes the notifier."""
     full_context = {**context, "ledger": {**asdict(facts), "url": page_of(facts.batch_id)}}
     if not hasattr(full_context.get("dag"), "get_template_env"):
         # In dag.test: a serialized DAG, with which nothing can be rendered.

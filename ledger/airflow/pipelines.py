@@ -286,10 +286,12 @@ def open_for_run(
     *,
     java: bool = True,
 ) -> Any:
-    """Open the batch of a DAG run, or the replay or look after the batch that its conf names.
+    """Open the batch of a DAG run, or find it again. With ``replay_of`` in the run's conf, open a
+    replay of that batch. With ``batch``, return that batch, whose follow-ups this run does.
 
-    Raises LedgerError if the environment, the conf or the batch's state forbid it, of which
-    BackPressureError is worth waiting, and AirflowSkipException if there is nothing to replay.
+    Raises AirflowSkipException if there is nothing to replay, and LedgerError if the environment,
+    the conf or the state of the batch forbid the run. A BackPressureError may pass: try again
+    later.
     """
     from ledger.batch.opening import open_batch, open_replay
     from ledger.batch.outcome.readings import get_batch
@@ -338,7 +340,7 @@ def guarantee_in(conf: dict[str, Any]) -> Guarantee | None:
 
 
 def selection(conf: dict[str, Any]) -> Selection:
-    """Return the records that a conf, or the form's parameters, select."""
+    """Return the selection of records that a conf, or the parameters of a form, describe."""
     filters = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
         if name in filters:

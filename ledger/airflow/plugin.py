@@ -34,7 +34,9 @@ class Application:
 
 @cache
 def serving_application() -> Any:
-    """Return the application, or a response that says why it does not work with this Airflow."""
+    """Return the application. If it does not work with this version of Airflow, return a response
+    with status 503 that says why.
+    """
     try:
         from ledger.airflow.pages.application import application
     except ImportError as exc:  # parts of Airflow that it does not declare as its interface
@@ -48,9 +50,9 @@ def serving_application() -> Any:
 
 
 def pages() -> list[dict[str, Any]]:
-    """Return the value of ``react_apps`` of the plugin: a page in the navigation, on a DAG and on a
-    run of it. The address is relative, because Airflow may be behind a prefix; the version in it
-    keeps a browser from running an older release's code.
+    """Return ``react_apps`` of the plugin: a page in the navigation, on a DAG and on a run of a
+    DAG. Its address is relative, because Airflow may be behind a prefix. The version in it keeps
+    browsers from running the code of an older release.
     """
     files = f"{PREFIX.lstrip('/')}/static/{metadata.version('ackledger')}"
     places = {"nav": "ledger", "dag": "ledger-dag", "dag_run": "ledger-run"}
@@ -74,18 +76,19 @@ class RunNotes:
 
     @hookimpl
     def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
-        noted(dag_run)
+        append_report(dag_run)
 
     @hookimpl
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
-        noted(dag_run)
+        append_report(dag_run)
 
 
-def noted(dag_run: Any) -> None:
-    """Append the report of the run's last task, if it has one, to the run's own note.
+def append_report(dag_run: Any) -> None:
+    """Append the report of a run's last task to the run's note, in place of an earlier report. A
+    no-op without a report.
 
-    In the scheduler ``dag_run`` belongs to a session, which commits the note with the run's state;
-    in ``dag.test`` it belongs to none, and gets no note.
+    In the scheduler ``dag_run`` belongs to a session, which commits the note with the run's state.
+    In ``dag.test`` it belongs to no session, and gets no note.
     """
     from airflow.models.xcom import XComModel
     from sqlalchemy.orm import object_session

@@ -56,7 +56,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
         self.deferrable = deferrable
 
     def execute(self, context: Any) -> None:
-        """Wait here, or let the triggerer wait."""
+        """Poll in this task, or defer to the triggerer."""
         if not self.deferrable:
             super().execute(context)
         elif not self.poke(context):
@@ -79,7 +79,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
         return lack is None
 
     def completed(self, context: Any, event: Any) -> None:
-        """Log that the interval is complete; Airflow calls it once the triggerer has seen so."""
+        """Log that the interval is complete. Airflow calls this when the trigger has fired."""
         self.log.info("%s to %s is complete", self.interval_start, self.interval_end)
 
 
@@ -117,8 +117,8 @@ class IntervalComplete(BaseTrigger):
 
 class LedgerGate(BaseOperator):
     """Fails, without a retry, unless an interval of ``pipeline`` is decided and at most
-    ``max_lost_ratio`` of its records are failed or quarantined, so that downstream tasks do not
-    run on too few records.
+    ``max_lost_ratio`` (0 to 1) of its records are failed or quarantined. It keeps downstream tasks
+    from running on too few records.
     """
 
     template_fields = ("pipeline", "interval_start", "interval_end")
@@ -140,7 +140,9 @@ class LedgerGate(BaseOperator):
         without_retry(self)
 
     def execute(self, context: Any) -> dict[str, int]:
-        """Return the counts, or fail and log them."""
+        """Return the numbers of records and of lost records. Fails the task if the interval is not
+        decided, or too many records are lost.
+        """
         from ledger.batch.outcome.completeness import losses
 
         interval = _interval(self.interval_start, self.interval_end)
@@ -157,8 +159,8 @@ class LedgerGate(BaseOperator):
 
 
 def announce(batch_id: int, outlet_events: Any) -> None:
-    """Add an event to the asset of a batch's pipeline if the batch's interval is complete by now.
-    An error of the ledger is logged: the task itself has succeeded.
+    """Add an event to the asset of a batch's pipeline if the batch's interval is complete now.
+    Errors of the ledger are logged, because the task itself has succeeded.
     """
     from ledger.batch.outcome.completeness import waits_for
     from ledger.batch.outcome.readings import get_batch
@@ -190,8 +192,8 @@ def _interval(start: str | datetime, end: str | datetime) -> Interval:
 
 
 def _waits_for(pipeline: str, interval: Interval) -> str | None:
-    """Return why an interval is not known to be complete; None: it is complete. An unavailable
-    ledger is such a reason.
+    """Return why an interval is not complete, or not known to be because the ledger is unavailable;
+    None if it is complete.
     """
     from ledger.batch.outcome.completeness import waits_for
 

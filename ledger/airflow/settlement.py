@@ -32,7 +32,9 @@ class Settle(BaseOperator):
         self.batch_id: int | None = None
 
     def execute(self, context: Any) -> None:
-        """Settle, and do what belongs to it. Raises LedgerError while nothing can be decided."""
+        """Settle the batch, and do the follow-ups that belong to this task. Raises LedgerError if
+        the batch cannot be decided yet.
+        """
         from ledger.batch.holds import preview_of
         from ledger.batch.settlement import settle_once
 
@@ -59,7 +61,7 @@ class Settle(BaseOperator):
 
 
 def follow_up_task(follow_up: WithoutSpark, target: str, **options: Any) -> Any:
-    """Return a task that does a follow-up in its own process, without Spark."""
+    """Return a task that does a follow-up in Airflow's worker, without Spark."""
 
     @task(task_id=follow_up.name, doc_md=follow_up.does, **options)
     def follow(**context: Any) -> None:
@@ -75,9 +77,10 @@ def follow_up_task(follow_up: WithoutSpark, target: str, **options: Any) -> Any:
 
 
 class Complete(BaseOperator):
-    """Fails while records of the batch are failed, or quarantined and not accepted, beyond what
-    their pipeline tolerates. Reports where they failed and what to type, as log, XCom and link.
-    Once its interval is complete, be it by a replay, the asset ``interval_complete`` has an event.
+    """Fails if more records of the batch are failed, or quarantined and not accepted, than the
+    pipeline tolerates. Reports where records failed and which commands help, as log, XCom and link.
+    When the interval is complete, also after a replay, the asset ``interval_complete`` gets an
+    event.
     """
 
     operator_extra_links = (InLedger(), NextStep())

@@ -42,7 +42,7 @@ class _Driver:
     task_id: str
 
     def execute(self, context: Any) -> None:
-        """Run the driver, unless the batch is settled: a step of it changes nothing."""
+        """Run the driver, unless the batch is settled: then a step would change nothing."""
         with self.logged():
             if self.follows or not is_settled(context):
                 self.drive(context)
@@ -50,7 +50,7 @@ class _Driver:
                 _log.info("the batch is settled: %s changes nothing", self.task_id)
 
     def drive(self, context: Any) -> None:
-        """Run the driver."""
+        """Run the driver. Subclasses implement this."""
         raise NotImplementedError
 
     @property
@@ -59,12 +59,14 @@ class _Driver:
         raise NotImplementedError
 
     def logged(self) -> AbstractContextManager[None]:
-        """Add the pipeline, batch and step to what the task logs in the block."""
+        """Add the pipeline, batch and step to the task's log lines in the block."""
         step = {} if self._step is None else {"step": self._step}
         return about(pipeline=self.dag_id, batch_id=self._batch_id, **step)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Called by Airflow's provider of OpenLineage once the task has ended, however it did."""
+        """Return the datasets of the task's steps. Airflow's OpenLineage provider calls this after
+        the task has ended, failed or not.
+        """
         from airflow.providers.openlineage.extractors import OperatorLineage
 
         from ledger.airflow.lineage import of_steps
@@ -95,9 +97,9 @@ class _Driver:
 
 
 class Connect(_Driver, BaseOperator):
-    """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails permanently,
-    without a retry, when the driver reports that another attempt would fail the same way; starts
-    none for a step of a settled batch.
+    """Runs a driver on a Spark Connect server, without starting a JVM. Fails without a retry if the
+    driver reports that another attempt would fail in the same way. For a step of a settled batch,
+    it starts no driver.
     """
 
     template_fields = ("arguments",)
@@ -137,9 +139,9 @@ class Connect(_Driver, BaseOperator):
 
 
 class Submit(_Driver, SparkSubmitOperator):
-    """Runs a driver by spark-submit. Fails permanently, without another JVM, when the driver
-    reports that another attempt would fail the same way. Starts none for a step of a batch that is
-    settled: it would change nothing.
+    """Runs a driver by spark-submit. Fails without a retry if the driver reports that another
+    attempt would fail in the same way. For a step of a settled batch, it starts no driver, because
+    nothing would change.
     """
 
     @property
@@ -161,13 +163,13 @@ def _error_line(log: str) -> str:
 
 
 def steps_of(pipeline: Pipeline, name: str) -> list[str]:
-    """Return the steps that the driver of this step, or of this follow-up, runs."""
+    """Return the steps that a driver runs which was started for this step or follow-up."""
     follow_up = follow_ups.submitted().get(name)
     return [name] if follow_up is None else [step.name for step in follow_up.steps(pipeline)]
 
 
 def is_settled(context: Any) -> bool:
-    """Return whether the batch of a task's run is decided: its steps have nothing left to do."""
+    """Return whether the batch of a task's run is decided, so that its steps have nothing to do."""
     from ledger.batch.outcome.readings import get_batch
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
@@ -216,11 +218,13 @@ def submitted(
     due: Callable[[str, Any], None] | None = None,
     **options: Any,
 ) -> Any:
-    """Return the task ``name``, which runs the step of that name in a driver of its own, or with
-    ``whole`` all of the batch.
+    """Return the task ``name``. It runs the step of that name in a driver of its own, or all steps
+    if ``whole``.
 
-    ``due``: skips the task where there is nothing to do, by ``target`` and the task's context.
-    Raises DeclarationError unless ``operator`` makes such a task.
+    ``due``: called with ``target`` and the task's context; skips the task if there is nothing to
+    do.
+
+    Raises DeclarationError unless ``operator`` returns such a task.
     """
     if due is not None:
         options["pre_execute"] = partial(due, target)
@@ -258,7 +262,7 @@ def submitted(
 
 
 def drawn_number() -> int:
-    """Draw the number of an attempt that begins now."""
+    """Draw a number from the ledger for an attempt that begins now."""
     from ledger.batch.step_runs import draw_number
 
     try:

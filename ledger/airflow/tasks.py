@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 
 class PermanentFailure(Permanent):  # type: ignore[misc]
-    """Ends a task, which is not attempted again."""
+    """Ends a task without another attempt."""
 
 
 class PermanentFailurePolicy(RetryPolicy):
-    """Retries no permanent failure. Other failures are left to the policy ``otherwise``, by default
-    to the task's ``retries``.
+    """Retry policy that never retries a permanent failure. Other failures are left to the policy
+    ``otherwise``, by default to the task's ``retries``.
     """
 
     def __init__(self, otherwise: RetryPolicy | None = None) -> None:
@@ -47,8 +47,8 @@ class PermanentFailurePolicy(RetryPolicy):
 
 
 def without_retry(task: BaseOperator) -> BaseOperator:
-    """Let ``fail_permanently`` end a task at once, whatever its own retry policy; return the
-    task.
+    """Make ``fail_permanently`` end a task at once, whatever the task's own retry policy is. Return
+    the task.
     """
     if HAS_POLICIES:
         task.retry_policy = PermanentFailurePolicy(task.retry_policy)
@@ -56,15 +56,15 @@ def without_retry(task: BaseOperator) -> BaseOperator:
 
 
 def fail_permanently(because: str) -> NoReturn:
-    """Log why in one line and fail the task, whatever retries it has left; for a task
-    ``without_retry``.
+    """Log the reason in one line, and fail the task without a retry. Only for tasks that
+    ``without_retry`` has prepared.
     """
     _log.error("%s", because)
     raise PermanentFailure(because)
 
 
 def connected() -> Any:
-    """Connect to the ledger. Tries again while it is unavailable."""
+    """Return a connection to the ledger. Retries while the ledger is unavailable."""
     from ledger.databases.driver_errors import persist
     from ledger.store.upgrade import connect
 
@@ -74,7 +74,7 @@ def connected() -> Any:
 @dataclass(frozen=True)
 class InTask:
     """Context in which a task does a follow-up: the ledger, the worker's settings, and the pipeline
-    at ``target``. Each is loaded when it is first asked for.
+    at ``target``. Each is loaded on first use.
     """
 
     target: str
@@ -98,7 +98,9 @@ class InTask:
 
 
 def decided_batch(context: Any, database: Any) -> int:
-    """Return the run's batch. Skips the task if the run has none, or it is not decided."""
+    """Return the run's batch. Skips the task if the run has no batch, or the batch is not
+    decided.
+    """
     from ledger.batch.outcome.readings import get_batch
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
@@ -112,7 +114,7 @@ def decided_batch(context: Any, database: Any) -> int:
 
 @contextmanager
 def about_batch(database: Any, batch_id: int) -> Iterator[str]:
-    """Add the batch to what the task logs in the block; yields the name of its pipeline."""
+    """Add the batch to the task's log lines in the block. Yields the name of its pipeline."""
     from ledger.batch.outcome.readings import get_batch
 
     batch = get_batch(database, batch_id)

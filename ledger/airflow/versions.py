@@ -77,20 +77,24 @@ def send_gauge(name: str, value: float, tags: dict[str, Any] | None = None) -> N
 
 
 def trigger(*, note: str, **options: Any) -> DagRunTriggerException:
-    """Return the exception with which a task triggers a run, with a note from 3.2 on."""
+    """Return the exception with which a task triggers a run. Airflow 3.2 and later also set the
+    run's note.
+    """
     if "note" in signature(DagRunTriggerException).parameters:
         options["note"] = note
     return DagRunTriggerException(**options)
 
 
 def triggering_user(run: Any) -> str | None:
-    """Return the user who triggered a run by hand; None if no user did, or before Airflow 3.2."""
+    """Return the user who triggered a run by hand. None if no user did, or if Airflow is older than
+    3.2.
+    """
     return getattr(run, "triggering_user_name", None)
 
 
 def with_deadlines() -> Any:
-    """Return Airflow's SDK, whose workers run callbacks for a deadline. Raises DeclarationError
-    before 3.2.
+    """Return Airflow's SDK for deadlines, whose callbacks run in a worker. Raises DeclarationError
+    before Airflow 3.2.
     """
     from airflow import sdk
 

@@ -17,19 +17,17 @@ _PLAIN = ("postgresql", "postgres")
 
 
 def shown(url: "URL") -> str:
-    """Return the address for people: without its password, and not encoded, as a socket's folder
-    is.
-    """
+    """Return the address for display: without its password, and with its escapes decoded."""
     return unquote(url.render_as_string(hide_password=True))
 
 
 def parsed(
     url: str, what: str, error: type[ConfigurationError | DeclarationError] = ConfigurationError
 ) -> "URL":
-    """Return the address as an SQLAlchemy URL; ``postgresql://`` and ``postgres://`` go through
-    psycopg2.
+    """Parse a URL into an SQLAlchemy URL. ``postgresql://`` and ``postgres://`` select psycopg2.
 
-    Raises ``error`` about ``what``, without the words of the library: they may quote a password.
+    Raises ``error`` if the text is no URL. Its message names ``what``, and does not quote the text,
+    which may have a password.
     """
     # A process that declares no address, such as one of Airflow or a worker, needs no SQLAlchemy.
     from sqlalchemy.engine import make_url
@@ -43,16 +41,17 @@ def parsed(
 
 
 def variable_of(url: str) -> str | None:
-    """Return the environment variable that ``env:NAME`` names; None: the address itself is
-    declared.
+    """Return the name of the environment variable in an address ``env:NAME``; None for any other
+    address.
     """
     return url.removeprefix(_FROM_ENVIRONMENT) if url.startswith(_FROM_ENVIRONMENT) else None
 
 
 def resolved(url: str, what: str) -> "URL":
-    """Return the declared address of ``what``, or the one that its environment variable holds.
+    """Return the address of ``what`` as a URL, read from the environment variable if it is
+    ``env:NAME``.
 
-    Raises ConfigurationError when the variable is not set, or where there is no URL.
+    Raises ConfigurationError if the variable is not set, or does not hold a URL.
     """
     name = variable_of(url)
     if name is None:
@@ -66,8 +65,8 @@ def resolved(url: str, what: str) -> "URL":
 
 
 def postgresql(url: "URL", what: str) -> "URL":
-    """Return the address of a PostgreSQL server, whatever driver it names. Raises
-    ConfigurationError for another database.
+    """Return the URL with the driver psycopg2. Raises ConfigurationError if it is not a PostgreSQL
+    URL.
     """
     if url.get_backend_name() != "postgresql":
         raise ConfigurationError(

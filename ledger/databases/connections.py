@@ -25,8 +25,8 @@ _WAITS = {"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES}
 
 
 def arguments(url: URL, **options: str) -> dict[str, Any]:
-    """Return the arguments with which libpq connects: ``options``, and how long it waits unless the
-    address has that. Empty for other drivers.
+    """Return libpq's connection arguments: ``options``, and timeouts that the address does not set.
+    Empty for other drivers.
     """
     if url.drivername not in _LIBPQ:
         return {}
@@ -36,8 +36,10 @@ def arguments(url: URL, **options: str) -> dict[str, Any]:
 
 @contextmanager
 def engine_of(url: URL, application: str, **options: Any) -> Iterator[Engine]:
-    """An engine that is disposed of, with a new connection each time. ``application``: the name
-    that the server shows. Raises ConfigurationError without the driver.
+    """Yield an engine that opens a new connection each time, and dispose of it after the block.
+    Raises ConfigurationError if the driver is not installed.
+
+    ``application``: the name of the connection in the server's statistics.
     """
     connect_args = arguments(url, application_name=application)
     try:

@@ -52,11 +52,17 @@ _TLS_ADVICE = (
 
 
 class Trouble(Enum):
-    """Kind of an error that a database's driver reports. ``REFUSED``: the login, or what SQLite
-    does not have; ``RIGHTS``: not allowed; ``READ_ONLY``: a standby, or a database that takes no
-    writes now; ``SCHEMA``: a table, function or type that is not there; ``VALUE``: a value or a
-    constraint; ``LOCKED``: a lock that was waited for in vain; ``STOPPED``: it took longer than it
-    may, or a user cancelled it; ``LOST``: no answer; ``STATEMENT``: anything else.
+    """Kind of a driver's error.
+
+    - ``REFUSED``: the login failed, or SQLite has no such file, table or column.
+    - ``RIGHTS``: a permission is missing.
+    - ``READ_ONLY``: the server is a standby, or accepts no writes now.
+    - ``SCHEMA``: a table, function or type is missing.
+    - ``VALUE``: a value or a constraint is violated.
+    - ``LOCKED``: a lock was not granted in time.
+    - ``STOPPED``: the statement exceeded its timeout, or a user cancelled it.
+    - ``LOST``: the server did not answer.
+    - ``STATEMENT``: any other error.
     """
 
     REFUSED = auto()
@@ -86,8 +92,12 @@ _BY_CODE = {
 
 @dataclass(frozen=True)
 class Report:
-    """An error of a driver. ``message``: its first line, without hints; ``code``: PostgreSQL's;
-    ``about``: what psycopg2 reports beside it, None if it does not, or may quote the password.
+    """An error of a driver.
+
+    ``message``: its first line, without hints.
+    ``code``: PostgreSQL's SQLSTATE.
+    ``about``: psycopg2's details of the error. None: there are none, or they may quote the
+    password.
     """
 
     trouble: Trouble
@@ -97,18 +107,22 @@ class Report:
 
     @property
     def advice(self) -> str:
-        """Advice on what to check, if the error is about TLS; else empty."""
+        """Advice on what to check, if the error is about TLS; otherwise empty."""
         return _TLS_ADVICE if any(phrase in self.message for phrase in _TLS) else ""
 
     @property
     def context(self) -> str:
-        """Place in a statement where the error occurred, as the server reports it; else empty."""
+        """Place in a statement where the error occurred, as the server reports it; otherwise
+        empty.
+        """
         return getattr(self.about, "context", None) or ""
 
 
 class Endpoint(Protocol):
-    """A database whose driver errors are translated. ``password``: what no message may quote;
-    ``error``: the error that its user gets, with what to do.
+    """A database whose driver errors are translated.
+
+    ``password``: a text that no message may quote.
+    ``error``: returns the ledger's error for a driver's error, with advice for the user.
     """
 
     @property
@@ -127,16 +141,16 @@ RETRYING = Retrying(
 
 
 def persist(attempt: Callable[[], Result]) -> Result:
-    """Call ``attempt``, one whole transaction, up to 6 times in 15 seconds while the database is
-    unavailable. What was waited for already, a lock or another database within it, is not
-    retried.
+    """Call ``attempt``, which is one whole transaction, and return its result. While the database
+    is unavailable, retry up to 6 times in 15 seconds. A WaitedError is not retried, because its
+    cause was already waited for.
     """
     return RETRYING(attempt)
 
 
 @contextmanager
 def translated(database: Endpoint) -> Iterator[None]:
-    """Turn driver errors of the block into the ledger's own, and let the ledger's own pass."""
+    """Translate driver errors of this block into errors of the ledger; re-raise other errors."""
     try:
         yield
     except DBAPIError as exc:
@@ -161,7 +175,9 @@ def translated(database: Endpoint) -> Iterator[None]:
 
 @contextmanager
 def raw_cursor(connection: Connection) -> Iterator[Any]:
-    """The driver's own cursor in the connection's transaction; its errors come as SQLAlchemy's."""
+    """Yield the driver's own cursor in the connection's transaction. Its errors are raised as
+    SQLAlchemy's.
+    """
     driver, dialect = connection.connection, connection.dialect
     base = dialect.loaded_dbapi.Error
     cursor = driver.cursor()
@@ -190,8 +206,8 @@ def trouble_of(exc: DBAPIError) -> Trouble:
 
 
 def is_refusal(message: str) -> bool:
-    """Return whether a message says that the connection was refused, because of its login, its TLS
-    options, or something that SQLite does not have, and not that nothing answered.
+    """Return whether an error message means that the server answered and refused the connection:
+    its login or its TLS options are wrong, or SQLite lacks the file, table or column.
     """
     return any(phrase in message for phrase in (*_REFUSALS, *_TLS))
 

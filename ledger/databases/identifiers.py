@@ -8,10 +8,10 @@ PLAIN: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 
 def quoted(name: str) -> str:
-    """Return an identifier as a user writes it, in quotes if it needs them."""
+    """Return an identifier for use in SQL, quoted only if it needs quotes."""
     return str(PLAIN.identifier_preparer.quote(name))
 
 
 def literal_name(name: str) -> str:
-    """Return an identifier in quotes."""
+    """Return an identifier for use in SQL, always quoted."""
     return str(PLAIN.identifier_preparer.quote_identifier(name))

@@ -40,7 +40,9 @@ def encode(columns: Sequence[Longs | int], equal: Sequence[bytes] = ()) -> bytes
 
 
 def field(value: str | bool | int | Sequence[str] | None) -> bytes:
-    """A text, a boolean, a bigint, an array of texts, or null, after its length."""
+    """Encode a text, boolean, bigint, array of texts or None as one field: its length, then its
+    bytes.
+    """
     if value is None:
         return struct.pack(">i", -1)
     if isinstance(value, bool):
@@ -56,7 +58,9 @@ def field(value: str | bool | int | Sequence[str] | None) -> bytes:
 
 
 def decode(data: bytes, columns: int) -> list[Longs]:
-    """The columns of rows that have bigints alone, none of it null, as a COPY hands them out."""
+    """Decode rows that COPY returned into ``columns`` bigint columns. The rows must not have any
+    other column or a null.
+    """
     body = memoryview(data)[len(HEADER) : len(data) - len(TRAILER)]
     rows = np.frombuffer(body, _row(columns))
     return [rows[f"column{number}"].astype(np.int64) for number in range(columns)]
@@ -64,7 +68,9 @@ def decode(data: bytes, columns: int) -> list[Longs]:
 
 @cache
 def _row(columns: int, rest: int = 0) -> np.dtype[np.void]:
-    """A row of so many bigints, each after its length, and of so many bytes behind them."""
+    """Return the dtype of a row: ``columns`` bigints, each after its length, and then ``rest``
+    bytes.
+    """
     fields = [("fields", ">i2")]
     for number in range(columns):
         fields += [(f"size{number}", ">i4"), (f"column{number}", ">i8")]

@@ -18,8 +18,11 @@ from ledger.deltas.rows import Codes, Counts, Longs
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges of one run: those that it emits to ``consumers``, and those that it acks, of
-    ``inputs``, run ids of the steps that it reads by name, in the order of ``Rows.input``.
+    """The edges that one run emits and acks.
+
+    ``consumers``: the steps to which it emits.
+    ``inputs``: the run ids of the steps that it reads, by step name, in the order of
+    ``Rows.input``.
     """
 
     run_id: int
@@ -65,6 +68,8 @@ def _seed(run_id: int, consumer: str) -> np.uint64:
 
 
 def _ids(seed: np.uint64, roots: Longs, lengths: Counts, position: Longs) -> Hashes:
-    """Ids of edges. The root comes first: it is hashed once, however many rows it has."""
+    """Return the ids of edges. The root is hashed first, so once for a series of rows with one
+    root.
+    """
     begun = hash_longs(roots, seed)
     return hash_longs(position, begun if len(begun) == len(position) else np.repeat(begun, lengths))

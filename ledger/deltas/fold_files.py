@@ -40,8 +40,11 @@ _MESSAGES = pa.schema([("root", pa.int64()), ("message", pa.int64())])
 
 @dataclass(frozen=True)
 class FoldFiles:
-    """Files of one task. ``rows``: deltas to post. ``roots``: the same deltas by root, if those to
-    post are by span. ``fails``, ``messages``: to post beside the deltas. None: there are none.
+    """Files that one task wrote; None where the task had no such rows.
+
+    ``rows``: the deltas to post, by root or by span.
+    ``roots``: the same deltas by root, if ``rows`` has them by span.
+    ``fails``, ``messages``: the failed roots and replayed messages to post with the deltas.
     """
 
     rows: RootFile | None = None
@@ -56,12 +59,12 @@ class FoldFiles:
         return [path for path in paths if path is not None]
 
     def read_rows(self) -> Iterator[Deltas]:
-        """The deltas to post, part by part."""
+        """Yield the deltas to post, part by part."""
         if self.rows is not None:
             yield from read_roots([self.rows])
 
     def read_fails(self) -> Iterator[Fails]:
-        """The roots that fail, a few at a time."""
+        """Yield the roots that fail, a few at a time."""
         for batch in _batches(self.fails, FAIL_ROWS, _FAILS):
             texts = texts_of(batch["reason"])
             shared = batch["shared"].to_numpy(zero_copy_only=False)
@@ -76,8 +79,11 @@ class FoldFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldSums:
-    """Sums over the parts of a fold. ``posted``: totals of the deltas to post. The other fields are
-    those of ``Folded`` and ``Deltas``, added up.
+    """Sums over everything that a task, or a run, folded.
+
+    ``posted``: the totals of the deltas to post.
+    ``wrote``: the checksum of the rows that the run wrote.
+    ``with_rows``, ``drops``: the sums of the same fields of ``Deltas``.
     """
 
     posted: DeltaTotals = field(default_factory=DeltaTotals)
@@ -87,7 +93,7 @@ class FoldSums:
 
     @classmethod
     def of_part(cls, part: Folded) -> "FoldSums":
-        """Return the sums of one part."""
+        """Return the sums of one folded part."""
         deltas = part.deltas
         return FoldSums(
             posted=DeltaTotals.of(deltas),
@@ -97,7 +103,7 @@ class FoldSums:
         )
 
     def plus(self, other: "FoldSums") -> Self:
-        """The sums of both, beside whatever else this one has."""
+        """Return a copy of this object with the sums of both. Its other fields are unchanged."""
         return replace(
             self,
             posted=self.posted + other.posted,
@@ -109,8 +115,10 @@ class FoldSums:
 
 @dataclass(frozen=True)
 class TaskReport(FoldSums):
-    """Report of a task: the sums of what it folded, and where the deltas to post are. ``deltas``:
-    those that are in memory, with their fails and messages.
+    """A task's report: the sums of what it folded, and the deltas to post.
+
+    ``files``: the files with the deltas, fails and messages to post.
+    ``deltas``: the same in memory, if the task ran in the driver.
     """
 
     files: FoldFiles = field(default_factory=FoldFiles)
@@ -119,9 +127,11 @@ class TaskReport(FoldSums):
 
 @dataclass(frozen=True)
 class FoldWriter:
-    """Writes what tasks fold to files below ``folder``, each of a name that no other try of the
-    task has. ``most``: about how many deltas a task unites by root. ``in_memory``: whether what is
-    to be posted stays there, and only what is added to each root is written.
+    """Writes the deltas that tasks fold to new files below ``folder``. A retried task never reuses
+    a file name.
+
+    ``most``: the approximate number of deltas that a task merges by root at a time.
+    ``in_memory``: keep the deltas to post in memory, and write only the deltas by root.
     """
 
     folder: str
@@ -130,7 +140,9 @@ class FoldWriter:
     in_memory: bool = False
 
     def write(self, parts: Iterable[Folded]) -> TaskReport:
-        """Write the parts that a task folds, and report them. If that raises, no file is left."""
+        """Write the folded parts, and return the task's report. If it raises, it leaves no file
+        behind.
+        """
         report = TaskReport()
         with ExitStack() as stack:
             roots = None
@@ -154,7 +166,7 @@ class FoldWriter:
         return replace(report, files=replace(files, roots=of_roots), deltas=deltas)
 
     def _written(self, deltas: Iterable[Deltas], stack: ExitStack) -> FoldFiles:
-        """Write deltas, fails and messages to files, which are removed if ``stack`` is left by an
+        """Write deltas, fails and messages to files. ``stack`` removes them if it exits with an
         error.
         """
         rows = stack.enter_context(RootWriter(new_path(self.folder, "rows")))
@@ -175,12 +187,14 @@ class FoldWriter:
 
 
 def new_path(folder: str, kind: str) -> str:
-    """A file's name that no other has, also if the same is tried again."""
+    """Return a new file name in ``folder``. Names are unique, also for a retry of the same task."""
     return f"{folder}/{kind}-{uuid4().hex}.parquet"
 
 
 def remove_posted(files: Iterable[FoldFiles]) -> None:
-    """Remove what was posted; reasons and texts of records lie in the ledger alone then."""
+    """Delete the files of posted deltas. Reasons and raw texts of records are then only in the
+    ledger.
+    """
     for some in files:
         for path in some.posted:
             stores.remove_file(path)

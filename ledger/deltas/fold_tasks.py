@@ -1,6 +1,6 @@
-"""Tasks of a fold: each folds a file, or rows on their way from files, and reports what there is to
-post. The driver runs them in threads, Spark in executors. Nothing here needs Spark, or the ledger's
-database.
+"""Tasks of a fold. Each task folds a file, or rows that were read from files, and reports the
+deltas to post. The driver runs tasks in threads, Spark runs them in executors. Nothing here needs
+Spark, or the ledger's database.
 """
 
 import pickle
@@ -21,16 +21,20 @@ Fold = Callable[[pa.Table], Folded]
 
 
 def find_stretches(file: DataFile) -> Stretches:
-    """Return the stretches of a file in which its rows are in the order of their roots."""
+    """Read the roots of a file, and return the ranges of rows in which they ascend."""
     return Stretches.of(root_windows(file))
 
 
 def fold_file(
     portion: Portion, unordered: Collection[str], writer: FoldWriter, file: DataFile
 ) -> TaskReport:
-    """Fold a file by itself: window by window unless its path is one of ``unordered``."""
+    """Fold one file without any other, and return the report. The file is folded window by window,
+    or, if its path is in ``unordered``, in memory.
+    """
     by_window = file.path not in unordered
-    return writer.write(portion.by_window(file) if by_window else portion.gathered([file]))
+    return writer.write(
+        portion.fold_by_window(file) if by_window else portion.fold_together([file])
+    )
 
 
 def run_tasks(
@@ -39,8 +43,10 @@ def run_tasks(
     tasks: Sequence[Sequence[int]],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Run the tasks whose numbers are in ``batches``: each does the ``work`` on some of the files.
-    Yields a row for each file, with the file's number and what was returned of it.
+    """Run the tasks whose numbers are in ``batches``, and yield a row for each file: its number,
+    and the result of ``work`` for it.
+
+    ``tasks``: the numbers of the files of each task.
     """
     for batch in batches:
         for task in batch.column(0).to_pylist():
@@ -51,14 +57,17 @@ def run_tasks(
 def fold_rows(
     fold: Fold, most: int | None, writer: FoldWriter, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the rows of a task, and yield its report. A part is folded as soon as it has ``most``
-    rows; None: all rows are folded at once.
+    """Fold the rows of one task, and yield its report.
+
+    ``most``: fold as soon as so many rows have arrived. None: fold all rows at once.
     """
     yield _row(writer.write(map(fold, _tables(batches, most))))
 
 
 def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.Table]:
-    """The batches as tables of at least ``most`` rows, or as one."""
+    """Yield the batches as tables of at least ``most`` rows, or as a single table if ``most`` is
+    None.
+    """
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)

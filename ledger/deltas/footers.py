@@ -1,5 +1,5 @@
-"""Footers of a run's Parquet files: which files may share an input, and how much memory the
-ledger's columns need, and the deltas that are folded from them.
+"""Statistics of a run's Parquet footers: which files may share an input, and how much memory the
+ledger's columns and their deltas need.
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 from ledger.core.column_names import INPUT, PARENT, ROOT, is_own
 from ledger.deltas.stored import is_of_anchor
-from ledger.deltas.stretches import Input, Range, meeting, merge_ranges
+from ledger.deltas.stretches import Input, Range, merge_ranges, overlapping_groups
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import stored_file
 
@@ -21,12 +21,12 @@ READERS = 8  # footers that are read at a time: of a store each is a request
 
 @dataclass(frozen=True)
 class Footer:
-    """Sizes and ranges of a file, as its footer has them.
+    """Sizes and ranges of one file, from its Parquet footer.
 
-    ``bytes``: size of the ledger's own columns in memory.
-    ``deltas``: greatest possible number of deltas that are folded from the file.
-    ``roots``: the least and the greatest root; None: not known, or there is none.
-    ``inputs``: disjoint ranges that have the inputs of all rows; None: not known.
+    ``bytes``: the size of the ledger's own columns in memory.
+    ``deltas``: the greatest possible number of deltas that are folded from the file.
+    ``roots``: the least and the greatest root. None: unknown, or the file has no root.
+    ``inputs``: disjoint ranges that contain the inputs of all rows. None: unknown.
     """
 
     bytes: int
@@ -41,25 +41,31 @@ def read_footers(files: Sequence[DataFile]) -> list[Footer]:
         return list(pool.map(_read, files))
 
 
-def related(footers: Sequence[Footer]) -> list[list[int]]:
-    """The files, by number, in groups that share no input."""
+def groups_by_input(footers: Sequence[Footer]) -> list[list[int]]:
+    """Group files that may have rows of the same input. Return the groups as lists of indexes into
+    ``footers``; files of different groups share no input.
+    """
     anything = [(("", -(1 << 63)), (chr(sys.maxunicode), (1 << 63) - 1))]
-    return meeting([anything if some.inputs is None else some.inputs for some in footers])
+    return overlapping_groups(
+        [anything if some.inputs is None else some.inputs for some in footers]
+    )
 
 
 def memory_of(footers: Sequence[Footer], *, by_input: bool) -> int:
-    """Bytes of the ledger's columns of files, and of the deltas that are folded from them: one for
-    each root of files that may share inputs, if their rows are folded ``by_input``; else for each
-    root of each file.
+    """Return the bytes of memory that a fold needs for the ledger's columns of files, and for their
+    deltas.
+
+    ``by_input``: count one delta per root of each group of files that may share inputs. Otherwise,
+    count one delta per root of each file.
     """
-    groups = related(footers) if by_input else [[number] for number in range(len(footers))]
+    groups = groups_by_input(footers) if by_input else [[number] for number in range(len(footers))]
     deltas = sum(_most_deltas([footers[number] for number in group]) for group in groups)
     return sum(footer.bytes for footer in footers) + deltas * DELTA_BYTES
 
 
 def _most_deltas(group: Sequence[Footer]) -> int:
-    """Return the greatest possible number of roots in a group of files: no more than the range of
-    its roots, which are dense, has numbers.
+    """Return an upper bound of the number of distinct roots in a group of files. Roots are dense,
+    so it is at most the length of their range.
     """
     deltas = sum(footer.deltas for footer in group)
     ranges = [footer.roots for footer in group if footer.deltas]
@@ -75,7 +81,7 @@ def _read(file: DataFile) -> Footer:
 
 
 def footer_of(metadata: Any) -> Footer:
-    """Return the footer of a file from its Parquet metadata."""
+    """Return the ``Footer`` of a file from its Parquet metadata."""
     groups = [_Group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
     roots = [group.roots for group in groups]
     inputs = [group.inputs() for group in groups if group.rows]
@@ -89,8 +95,10 @@ def footer_of(metadata: Any) -> Footer:
 
 
 class _Group:
-    """A row group. ``roots``: the least and the greatest; none if all are null; None: not known, or
-    of a snapshot.
+    """Statistics of one Parquet row group.
+
+    ``roots``: the least and the greatest root. Empty: all roots are null. None: unknown, or the
+    file is a snapshot, which has no roots.
     """
 
     def __init__(self, group: Any):
@@ -108,7 +116,9 @@ class _Group:
         self.roots = _range(self._root)
 
     def inputs(self) -> tuple[Input, Input] | tuple[()] | None:
-        """Return its least and its greatest input; empty: no row has one; None: not known."""
+        """Return the least and the greatest input of its rows. Empty: no row has an input. None:
+        unknown.
+        """
         parents, column = _range(self._column(PARENT)), self._column(INPUT)
         names = ("", "") if column is None else _range(column)
         if not parents or not names:
@@ -120,8 +130,8 @@ class _Group:
 
     @property
     def deltas(self) -> int:
-        """Greatest possible number of its roots: one for each row or anchor, and no more than their
-        range has numbers.
+        """Upper bound of the number of distinct roots: the number of anchors, or the length of the
+        range of roots if that is less.
         """
         anchors = self.rows if self._root is None else int(self._root.num_values)
         if self.roots is None:
@@ -130,7 +140,9 @@ class _Group:
 
 
 def _range(column: Any) -> tuple[Any, ...] | None:
-    """The least and the greatest value of a column; none if all are null; None: not known."""
+    """Return the least and the greatest value of a column chunk. Empty: all values are null. None:
+    unknown.
+    """
     noted = None if column is None else column.statistics
     if column is None or noted is None:
         return None

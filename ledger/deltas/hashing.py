@@ -30,7 +30,7 @@ _STRIPE = 32  # bytes that XXH64 mixes at a time, in four lanes; what is left by
 
 
 def hash_longs(values: Longs, seeds: Hashes | np.uint64 = SEED) -> Hashes:
-    """The hash of each value, chained to ``seeds``, the hashes of the columns before."""
+    """Return the hash of each value, chained to ``seeds``, the hashes of the columns before."""
     bits, result = values.view(np.uint64), np.empty(len(values), np.uint64)
     mixed, turned = np.empty((2, min(len(values), BLOCK)), np.uint64)
     for start in range(0, len(values), BLOCK):
@@ -44,8 +44,8 @@ def hash_longs(values: Longs, seeds: Hashes | np.uint64 = SEED) -> Hashes:
 def _hash_block(
     values: Hashes, seeds: Hashes | np.uint64, hashes: Hashes, mixed: Hashes, turned: Hashes
 ) -> None:
-    """``hash_longs`` into ``hashes``; ``mixed`` and ``turned`` are as long, for what is on its
-    way.
+    """Compute ``hash_longs`` into ``hashes``. ``mixed`` and ``turned`` are scratch arrays of the
+    same length.
     """
     np.multiply(values, _PRIME_2, out=mixed)
     _rotate(mixed, 31, turned)
@@ -59,7 +59,7 @@ def _hash_block(
 
 
 def hash_text(text: str, seeds: Hashes | np.uint64 = SEED) -> Hashes:
-    """The hash of one text, chained to each of ``seeds``; of a single seed a single one."""
+    """Return the hash of one text, chained to each of ``seeds``: a scalar for a scalar seed."""
     data = text.encode()
     with np.errstate(over="ignore"):
         hashes = np.atleast_1d(np.asarray(seeds, np.uint64)).copy()
@@ -76,7 +76,9 @@ def hash_text(text: str, seeds: Hashes | np.uint64 = SEED) -> Hashes:
 
 
 def _finish(rest: bytes, hashes: Hashes) -> Hashes:
-    """Mix in less than 32 bytes: by eight, by four, one by one."""
+    """Mix the last, fewer than 32 bytes into ``hashes``: first by eight bytes, then by four, then
+    one by one.
+    """
     place = 0
     while len(rest) - place >= 8:
         hashes ^= _round(np.frombuffer(rest, np.uint64, 1, place))
@@ -93,7 +95,7 @@ def _finish(rest: bytes, hashes: Hashes) -> Hashes:
 
 
 def _lanes(data: bytes, seeds: Hashes) -> Hashes:
-    """Mix in all whole stripes of 32 bytes, eight bytes to each of four lanes."""
+    """Mix in all complete stripes of 32 bytes, eight bytes for each of four lanes."""
     lanes = [seeds + _PRIME_1 + _PRIME_2, seeds + _PRIME_2, seeds.copy(), seeds - _PRIME_1]
     words = np.frombuffer(data, np.uint64, len(data) // 32 * 4).reshape(-1, 4)
     for stripe in words:
@@ -118,14 +120,14 @@ def _rotated(values: Hashes, bits: int) -> Hashes:
 
 
 def _rotate(values: Hashes, bits: int, rest: Hashes) -> None:
-    """Turn in place; ``rest`` is as long."""
+    """Rotate the values left in place. ``rest`` is a scratch array of the same length."""
     np.right_shift(values, np.uint64(64 - bits), out=rest)
     np.left_shift(values, np.uint64(bits), out=values)
     np.bitwise_or(values, rest, out=values)
 
 
 def _avalanche(hashes: Hashes, shifted: Hashes) -> None:
-    """Finish in place; ``shifted`` is as long."""
+    """Apply the final mix of XXH64 in place. ``shifted`` is a scratch array of the same length."""
     for bits, prime in ((33, _PRIME_2), (29, _PRIME_3), (32, None)):
         np.right_shift(hashes, np.uint64(bits), out=shifted)
         np.bitwise_xor(hashes, shifted, out=hashes)

@@ -23,8 +23,10 @@ _MOST = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Fails:
-    """Roots that fail, each with the place of its reason in ``words``, and whether others share
-    the row; ``NONE``: an ``emits="one"`` stage repeated it. ``details``: raw texts.
+    """Roots that fail, as columns of equal length.
+
+    A reason is an index into ``words``, or ``NONE`` if an ``emits="one"`` stage repeated the root.
+    ``shared``: whether the failed row has other roots as well. ``details``: raw texts.
     """
 
     root: Longs
@@ -36,7 +38,7 @@ class Fails:
 
 @dataclass(frozen=True)
 class Messages:
-    """Roots of a replay, each with the message that it replays."""
+    """Roots of a replay, each with the id of the message that it replays."""
 
     root: Longs
     message: Longs
@@ -44,11 +46,13 @@ class Messages:
 
 @dataclass(frozen=True)
 class Deltas:
-    """Deltas of a run, all columns equally long, and what was counted on the way.
+    """Deltas of a run as columns of equal length, and what was counted while folding.
 
-    ``delta``: XOR of edges emitted and acked. ``acked``: of the latter alone. ``drops``: inputs
-    acked without a row, by reason. ``with_rows``: inputs that some row comes from. ``fails``,
-    ``messages``: of roots, whatever the deltas are of.
+    ``delta``: the XOR of all edges that a root emitted and acked.
+    ``acked``: the XOR of only the acked edges.
+    ``drops``: the number of inputs that were acked without an output, by reason.
+    ``with_rows``: the number of inputs that have an output row.
+    ``fails``, ``messages``: always by root, even if the deltas are by span.
     """
 
     root: Longs
@@ -63,14 +67,14 @@ class Deltas:
 
     @property
     def columns(self) -> tuple[Longs, ...]:
-        """Root, delta, acked, emitted_edges, acked_edges."""
+        """The columns root, delta, acked, emitted_edges and acked_edges."""
         return (self.root, self.delta, self.acked, self.emitted_edges, self.acked_edges)
 
 
 @dataclass(frozen=True)
 class DeltaTotals:
-    """Totals of deltas and their fails: the number of ``rows``, the XOR of the deltas and that of
-    their acked edges, the numbers of edges emitted and acked, and the number of roots that failed.
+    """Totals of deltas and their fails: the number of ``rows``, the XOR of the deltas, the XOR of
+    the acked edges, the numbers of emitted and acked edges, and the number of failed roots.
     """
 
     rows: int = 0
@@ -82,7 +86,7 @@ class DeltaTotals:
 
     @property
     def sums(self) -> tuple[int, ...]:
-        """Rows, XOR, edges emitted and acked: what a commit compares."""
+        """Number of rows, XOR, and numbers of edges: the values that a commit compares."""
         return self.rows, self.delta_xor, self.emitted_edges, self.acked_edges
 
     def __add__(self, other: "DeltaTotals") -> "DeltaTotals":
@@ -116,8 +120,8 @@ class DeltaTotals:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Rows by root, input and parent, where each input's and each root's begin, and which of the
-    inputs are the first of their root.
+    """Rows sorted by root, input and parent, with the index at which each root and each input
+    begins, and the inputs that are the first of their root.
     """
 
     rows: Rows
@@ -140,8 +144,8 @@ class _Ordered:
 
     def deltas(self, emitted: Hashes, emitted_edges: Counts, acked: Hashes, acked_edges: Counts,
                *, with_rows: bool = True, fails: Sequence[Fails] = ()) -> Deltas:  # fmt: skip
-        """One delta a root, of what each root emitted and acked; its rows' fails and drops
-        beside ``fails``.
+        """Return one delta per root, from the edges that each root emitted and acked. The result's
+        fails and drops are those of the rows and ``fails``.
         """
         return Deltas(
             self.rows.root[self.roots],
@@ -155,7 +159,7 @@ class _Ordered:
         )
 
     def emitted(self, edges: Edges) -> tuple[Hashes, Counts]:
-        """XOR and number of the edges that each root emits."""
+        """Return XOR and number of the edges that each root emits."""
         goes = self.rows.goes_on
         lengths = lengths_of(self.roots, len(self.rows))
         mixed = edges.emitted(self.rows.root[self.roots], lengths, self.rows.position)
@@ -165,11 +169,11 @@ class _Ordered:
         return _xor(mixed, self.roots), _sum(goes, self.roots) * len(edges.consumers)
 
     def acked(self, edges: Edges) -> tuple[Hashes, Counts]:
-        """XOR and number of the edges of each root's distinct inputs."""
+        """Return XOR and number of the edges of each root's distinct inputs."""
         return self._acked(edges, self.inputs, self.first_inputs)
 
     def read(self, edges: Edges) -> tuple[Hashes, Counts]:
-        """XOR and number of the edges of all of each root's rows."""
+        """Return XOR and number of the edges of all rows of each root."""
         return self._acked(edges, slice(None), self.roots)
 
     def _acked(self, edges: Edges, which: Places | slice, roots: Places) -> tuple[Hashes, Counts]:
@@ -180,8 +184,8 @@ class _Ordered:
         return _xor(mixed, roots), lengths
 
     def fails(self) -> list[Fails]:
-        """Return the roots that fail, each with one reason: one of its own before a shared one,
-        then the first in alphabetical order.
+        """Return the failed roots, with one reason each. A root's own reason comes before a shared
+        one; among several, the first in alphabetical order.
         """
         failed, shared = self.rows.failed, self.rows.shared
         if failed is None:
@@ -196,8 +200,8 @@ class _Ordered:
         return [Fails(root[starts], least % many, least >= many, failed.words)]
 
     def repeated(self) -> Fails:
-        """Return the roots with an input of which more than one row goes on. Whether a root also
-        fails by itself is checked where the fails of all files are together.
+        """Return the roots with an input from which more than one row goes on. They may also fail
+        for a reason of their own; that is resolved when the fails of all files are merged.
         """
         goes = self.rows.goes_on
         count = lengths_of(self.inputs, len(self.rows)) if goes is None else _sum(goes, self.inputs)
@@ -205,8 +209,9 @@ class _Ordered:
         return Fails(roots, np.full(len(roots), NONE, np.int32), np.zeros(len(roots), bool), ())
 
     def _drops(self) -> dict[str, int]:
-        """Return the number of inputs of which every row was dropped, by reason: of several the
-        first in alphabetical order. Inputs that were dropped without a reason are not counted.
+        """Return the number of inputs whose rows were all dropped, by reason. An input with several
+        reasons counts for the first in alphabetical order; an input without a reason is not
+        counted.
         """
         dropped = self.rows.dropped
         if dropped is None or not len(self.rows):
@@ -217,10 +222,10 @@ class _Ordered:
 
 
 def fold_emitted(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
-    """Deltas of a stage that acks each distinct input, (root, input, parent), which some row
-    comes from.
+    """Return the deltas of a stage's output rows, which ack each distinct input, (root, input,
+    parent), that they come from.
 
-    ``emits_one``: a root fails if more than one row goes on of one of its inputs.
+    ``emits_one``: fail a root if more than one row goes on from one of its inputs.
     """
     rows = _Ordered.of(output)
     fails = [rows.repeated()] if emits_one else []
@@ -228,7 +233,7 @@ def fold_emitted(output: Rows, edges: Edges, *, emits_one: bool = False) -> Delt
 
 
 def fold_output(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
-    """Return deltas of rows that ack nothing; otherwise as ``fold_emitted``."""
+    """Return the deltas of a stage's output rows, which ack nothing. See ``fold_emitted``."""
     rows = _Ordered.of(output)
     fails = [rows.repeated()] if emits_one else []
     nothing = np.zeros(len(rows.roots), np.int64)
@@ -236,19 +241,21 @@ def fold_output(output: Rows, edges: Edges, *, emits_one: bool = False) -> Delta
 
 
 def fold_read(read: Rows, edges: Edges) -> Deltas:
-    """Deltas of what was read, each row of it acked."""
+    """Return the deltas of input rows that are all acked because they were read."""
     rows = _Ordered.of(read)
     nothing = np.zeros(len(rows.roots), np.int64)
     return rows.deltas(nothing.view(np.uint64), nothing, *rows.read(edges), with_rows=False)
 
 
 def fold_source(root: Longs, position: Longs, edges: Edges, failed: Texts | None = None) -> Deltas:
-    """Init deltas, one a record; one with a reason in ``failed`` has no edges, and fails."""
+    """Return the initial deltas of a source, one per record. A record with a reason in ``failed``
+    has no edges, and its root fails.
+    """
     return fold_output(Rows(root, position, position, failed=failed), edges)
 
 
 def merge_deltas(parts: Sequence[Deltas]) -> Deltas:
-    """The deltas of several folds of one run, one for each root."""
+    """Merge the deltas of several folds of one run into one delta per root."""
     columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]
     if np.any(columns[0][1:] < columns[0][:-1]):
         order = order_of([columns[0]])
@@ -275,8 +282,8 @@ def merge_deltas(parts: Sequence[Deltas]) -> Deltas:
 
 
 def compacted(parts: Iterable[Deltas], most: int) -> Iterator[Deltas]:
-    """Yield the deltas in parts of about ``most``, with those of one root merged as far as a part
-    goes: memory holds no more.
+    """Yield the deltas in parts of about ``most`` rows, to bound the memory used. Deltas of one
+    root are merged only within a part.
     """
     waiting, rows = list[Deltas](), 0
     for part in parts:
@@ -293,20 +300,20 @@ def compacted(parts: Iterable[Deltas], most: int) -> Iterator[Deltas]:
 
 
 def total(counts: Counts) -> int:
-    """The exact sum of counts, which may be more than 64 bits hold."""
+    """Return the exact sum of counts as a Python int, even if it exceeds 64 bits."""
     high, low = counts >> _HALF, counts & ((1 << _HALF) - 1)
     return (int(high.sum()) << _HALF) + int(low.sum())
 
 
 def _keys(rows: Rows) -> list[npt.NDArray[Any]]:
-    """Return the columns that identify the input of each row: root, number of the input if there
-    are several, parent.
+    """Return the columns that identify the input of each row: root, the input's number if the run
+    has several inputs, and parent.
     """
     return [rows.root, *([] if rows.input is None else [rows.input]), rows.parent]
 
 
 def _sorted(keys: Sequence[npt.NDArray[Any]]) -> bool:
-    """Whether rows are in the order of ``keys``, the first one first."""
+    """Return whether rows are sorted by ``keys``, of which the first is the most significant."""
     first, *others = keys
     if np.any(first[1:] < first[:-1]):
         return False
@@ -319,8 +326,8 @@ def _sorted(keys: Sequence[npt.NDArray[Any]]) -> bool:
 
 
 def order_of(keys: Sequence[npt.NDArray[Any]]) -> Places:
-    """Return the places of the rows in the order of ``keys``: by the first one, rows with an equal
-    one by the next, and so on. Rows with equal keys keep their order.
+    """Return the indexes that sort the rows by ``keys``, of which the first is the most
+    significant. The sort is stable.
     """
     order = _stable_order(keys[-1])
     for key in reversed(keys[:-1]):
@@ -331,8 +338,8 @@ def order_of(keys: Sequence[npt.NDArray[Any]]) -> Places:
 
 
 def _stable_order(key: npt.NDArray[Any]) -> Places:
-    """The places of the values in their order. Packing the row number into the low bits makes
-    every value unique: numpy sorts these several times as fast as it sorts stably.
+    """Return the indexes that sort ``key`` stably. Packing the row number into the low bits makes
+    every value unique, and numpy sorts unique values several times as fast as it sorts stably.
     """
     if not len(key):
         return np.empty(0, np.intp)
@@ -348,7 +355,9 @@ def _stable_order(key: npt.NDArray[Any]) -> Places:
 
 
 def changes(*keys: npt.NDArray[Any]) -> Places:
-    """Return the places of the rows that differ from the row before; the first row always does."""
+    """Return the indexes of the rows that differ from the row before. The first row is always one
+    of them.
+    """
     changed = _differs(keys[0])
     for key in keys[1:]:
         changed |= _differs(key)
@@ -368,8 +377,8 @@ def _xor(values: npt.NDArray[Any], starts: Places) -> npt.NDArray[Any]:
 
 
 def _sum(values: npt.NDArray[Any], starts: Places) -> Counts:
-    """Return the sum of the values from each start to the next. Raises OverflowError if one is more
-    than 64 bits hold, where numpy would wrap around.
+    """Return the sum of the values from each start to the next. Raises OverflowError if a sum
+    exceeds 64 bits, where numpy would wrap around.
     """
     if not len(starts):
         return np.empty(0, np.int64)
@@ -381,5 +390,5 @@ def _sum(values: npt.NDArray[Any], starts: Places) -> Counts:
 
 
 def lengths_of(starts: Places, rows: int) -> Counts:
-    """Return the number of rows from each start to the next. ``rows``: their number in all."""
+    """Return the number of rows from each start to the next. ``rows``: the number of all rows."""
     return np.diff(starts, append=rows).astype(np.int64)

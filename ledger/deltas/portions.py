@@ -53,18 +53,22 @@ _NOTHING = Checksum()
 
 @dataclass(frozen=True)
 class Folded:
-    """Deltas of some rows. ``wrote``: checksum of the rows that the run itself wrote."""
+    """Deltas of some rows. ``wrote``: the checksum of these rows if the run itself wrote them, else
+    empty.
+    """
 
     deltas: Deltas
     wrote: Checksum = _NOTHING
 
 
 class Portion(Protocol):
-    """Files of one run, and what is to be folded of them."""
+    """Files of one run that are folded in the same way: its output, one of its inputs, or a
+    source's records.
+    """
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """All of them."""
+        """The files to fold."""
 
     @property
     def size(self) -> int:
@@ -72,21 +76,28 @@ class Portion(Protocol):
 
     @property
     def by_input(self) -> bool:
-        """Whether rows of one input have to be folded together, in whatever file they lie."""
-
-    def by_window(self, file: DataFile) -> Iterator[Folded]:
-        """Fold a file by itself, window by window. If ``by_input``, its stretches are ``in_order``,
-        so that the rows of each input come together.
+        """Whether rows that come from one input must be folded together, even if they are in
+        different files.
         """
 
-    def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """Fold files together, in whatever order their rows are."""
+    def fold_by_window(self, file: DataFile) -> Iterator[Folded]:
+        """Fold one file window by window, without any other file.
+
+        If ``by_input``, the file's stretches must be ``in_order``, so that the rows of each input
+        come together.
+        """
+
+    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
+        """Fold several files as one, with their rows in any order."""
 
 
 @dataclass(frozen=True)
 class Output(Windowed):
-    """Rows that a run wrote. ``own``: folds them into deltas, and acks what the stage does not ack
-    by reading. ``size``: number of rows, or of anchors where a row may have several.
+    """Rows that a run wrote.
+
+    ``own``: the function that folds rows into deltas. It acks their inputs unless the stage acks on
+    read.
+    ``size``: the number of rows, or of anchors where a row may have several.
     """
 
     files: Sequence[DataFile]
@@ -96,23 +107,25 @@ class Output(Windowed):
     by_input = True
 
     def parts(self, file: DataFile) -> Iterator[Part]:
-        """The rows of a file as they lie, window by window."""
+        """Yield the rows of a file in stored order, window by window."""
         return parts_of(file, self.edges.inputs)
 
     def fold_table(self, table: pa.Table) -> Folded:
-        """Fold rows on their way from their files, one for each anchor, with ``POSITION``."""
+        """Fold rows that another task has read from files: a row per anchor, with ``POSITION``."""
         rows, _ = anchored_rows(table, table[POSITION].to_numpy(), self.edges.inputs)
         return self.fold(Part(rows, _NOTHING))
 
     def fold(self, part: Part) -> Folded:
-        """Fold the rows by the stage's way of acking."""
+        """Fold rows with the function ``own``, which acks as the stage's ``acks`` says."""
         return Folded(self.own(part.rows, self.edges), part.seen)
 
 
 @dataclass(frozen=True)
 class Reading(Windowed):
-    """Rows of a run's input, each of which it acks because it was read. ``number``: of several
-    inputs which one it is. ``roots``: of a source's snapshot, those of its first records.
+    """Rows that a run read from one input, and acks because it read them.
+
+    ``number``: the input's number, if the run has several inputs.
+    ``roots``: the roots of a source snapshot's tracked records, which come first in its files.
     """
 
     files: Sequence[DataFile]
@@ -123,12 +136,12 @@ class Reading(Windowed):
     by_input = False
 
     def parts(self, file: DataFile) -> Iterator[Part]:
-        """The rows of a file that go on to the run's step, window by window."""
+        """Yield the rows of a file that go on to the run's step, window by window."""
         for table, position in read_windows(file, ANCHORED if self.roots is None else (ERROR,)):
             yield self._part(table, position)
 
     def fold(self, part: Part) -> Folded:
-        """Each row is acked."""
+        """Fold rows that are all acked."""
         return Folded(fold_read(part.rows, self.edges))
 
     def _part(self, table: pa.Table, position: Longs) -> Part:
@@ -149,16 +162,19 @@ class Reading(Windowed):
 
 
 def fold_rows_read(table: pa.Table, edges: Edges) -> Folded:
-    """Rows as a run of one input has read them, each of which it acks: ``ROOT``, ``PARENT``."""
+    """Fold rows that a run has read from its only input, and acks. ``table``: columns ``ROOT`` and
+    ``PARENT``.
+    """
     root, parent = table[ROOT].to_numpy(), table[PARENT].to_numpy()
     return Folded(fold_read(Rows(root, parent, parent), edges))
 
 
 @dataclass(frozen=True)
 class Records:
-    """Records that a source emitted: the first ``roots`` records of its files, whose roots begin at
-    ``first_root``. All records in the files count as written. ``keeps_text``: whether the raw text
-    of records that did not parse is kept.
+    """Records that a source emitted: the first ``roots`` records of its files. Their roots are
+    numbered from ``first_root``. All records in the files count as written.
+
+    ``keeps_text``: keep the raw text of records that did not parse.
     """
 
     files: Sequence[DataFile]
@@ -171,21 +187,21 @@ class Records:
 
     @property
     def size(self) -> int:
-        """Records."""
+        """Number of records to fold."""
         return self.roots
 
-    def by_window(self, file: DataFile) -> Iterator[Folded]:
-        """One delta a record; one that did not parse fails, with its raw text. A window of the
-        ledger's columns is in memory, and of raw text a row group.
+    def fold_by_window(self, file: DataFile) -> Iterator[Folded]:
+        """Fold one delta per record. A record that did not parse fails, with its raw text. Memory
+        holds one window of the ledger's columns, and the raw text of one row group.
         """
         for table, position in read_windows(file, (ERROR, MESSAGE)):
             yield self._fold(file, table, position)
 
-    def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """Fold several files, which have no record in common: one window at a time, without the
-        threads of ``each``.
+    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
+        """Fold several files, one window at a time. Files have no record in common, so ``each`` is
+        not used.
         """
-        return chain.from_iterable(map(self.by_window, files))
+        return chain.from_iterable(map(self.fold_by_window, files))
 
     def _fold(self, file: DataFile, table: pa.Table, position: Longs) -> Folded:
         seen = Checksum(len(table))
@@ -208,7 +224,7 @@ class Records:
 
 
 def _details(file: DataFile, first: int, failing: Flags) -> list[str | None]:
-    """The raw text of the failing ones among records of a file, from its row ``first`` on."""
+    """Return the raw texts of the ``failing`` records of a file, counted from row ``first``."""
     details: list[str | None] = []
     with stored_file(file.path) as stored:
         begin = -first  # of a row group, counted from the first of the records
@@ -222,8 +238,8 @@ def _details(file: DataFile, first: int, failing: Flags) -> list[str | None]:
 
 
 def _texts(stored: pq.ParquetFile, group: int, first: int, failing: Flags) -> Iterator[str | None]:
-    """Return the raw texts of the failing ones among records of a row group, from its row ``first``
-    on; only one group is in memory, and a few texts at a time are objects of Python.
+    """Yield the raw texts of the ``failing`` records of a row group, counted from row ``first``.
+    Only a few texts at a time are Python objects.
     """
     table = read_row_group(stored, group, [RAW]).slice(first, len(failing))
     for batch in table.filter(pa.array(failing)).to_batches(FEW):
@@ -231,7 +247,7 @@ def _texts(stored: pq.ParquetFile, group: int, first: int, failing: Flags) -> It
 
 
 def _text(raw: bytes | str | None) -> str | None:
-    """The beginning of raw text as it can be shown; base64 if it is not UTF-8."""
+    """Return the beginning of a raw text as it can be shown; base64 if it is not UTF-8."""
     if raw is None or isinstance(raw, str):
         return raw and raw[:MOST_DETAIL]
     try:
@@ -241,8 +257,8 @@ def _text(raw: bytes | str | None) -> str | None:
 
 
 def refused(root: Longs, reasons: pa.Array, shared: pa.Array | None) -> Fails:
-    """Records that fail at a sink, one row for each that it refuses: of several reasons the
-    first by name, one of its own before a shared one.
+    """Return the records that fail because a sink refuses their rows. Of several reasons for a
+    record, its own come before shared ones; then the first in alphabetical order counts.
     """
     texts = texts_of(reasons)
     flags = None if shared is None else shared.to_numpy(zero_copy_only=False)

@@ -31,7 +31,7 @@ _LOST = "batch_id, step_run_id, root_id, number"
 
 
 def post(cursor: Any, batch_id: int, run_id: int, deltas: Deltas, *, masks: bool) -> None:
-    """Post deltas, and their fails, as ``post_fails`` does, and messages."""
+    """Post deltas, messages and, as ``post_fails`` does, fails."""
     into = f"COPY ledger_delta ({_DELTA}) FROM STDIN (FORMAT binary)"
     rows = _rows(batch_id, run_id, deltas.columns)
     _copy(cursor, into, rows, HEADER, TRAILER)
@@ -42,8 +42,8 @@ def post(cursor: Any, batch_id: int, run_id: int, deltas: Deltas, *, masks: bool
 def post_fails(
     cursor: Any, batch_id: int, run_id: int, fails: Iterable[Fails], *, masks: bool
 ) -> int:
-    """Post the roots that fail, with their reasons, and return their number. ``masks``: whether
-    quotes in the reasons are masked.
+    """Post the failed roots with their reasons, and return their number. ``masks``: mask quoted
+    values in the reasons.
     """
     roots = 0
 
@@ -58,7 +58,9 @@ def post_fails(
 
 
 def post_lost(cursor: Any, batch_id: int, run_id: int, roots: Longs, number: int) -> None:
-    """Post roots that a run lost. ``number``: of the loss in ``step_run_loss``."""
+    """Post the roots that a run lost in one loss. ``number``: the loss's number in
+    ``step_run_loss``.
+    """
     rows = _rows(batch_id, run_id, (roots, np.full(len(roots), number)))
     _copy(cursor, f"COPY lost_root ({_LOST}) FROM STDIN (FORMAT binary)", rows, HEADER, TRAILER)
 
@@ -73,7 +75,7 @@ def post_messages(cursor: Any, batch_id: int, run_id: int, messages: Iterable[Me
 def _copy(
     cursor: Any, statement: str, chunks: Iterator[bytes], head: bytes = b"", tail: bytes = b""
 ) -> None:
-    """COPY what there is, a chunk at a time; nothing where there is none."""
+    """COPY the chunks one at a time. Runs no COPY if there is no chunk."""
     raised: list[Exception] = []
 
     def guarded() -> Iterator[bytes]:
@@ -94,14 +96,14 @@ def _copy(
 
 
 def _rows(batch_id: int, run_id: int, columns: Sequence[Longs]) -> Iterator[bytes]:
-    """Rows of these columns after the numbers of batch and run, some at a time."""
+    """Yield encoded rows: the batch, the run, and then ``columns``."""
     for start in range(0, len(columns[0]), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         yield encode([batch_id, run_id, *(column[rows] for column in columns)])
 
 
 def _fail_lines(batch_id: int, run_id: int, fails: Fails, masks: bool) -> Iterator[bytes]:
-    """Lines of CSV, a few at a time: the texts are in memory once already."""
+    """Yield lines of CSV, a few at a time, because the texts are already in memory once."""
     # COPY takes "" for NULL.
     words = [cut(storable(shown(word, masks=masks))) for word in fails.words]
     reasons = {code: word or NO_REASON for code, word in enumerate(words)}

@@ -27,7 +27,9 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class RootFile:
-    """One file. ``first_root``, ``last_root``: the least and the greatest in it."""
+    """One file of deltas by root. ``first_root``, ``last_root``: the least and the greatest root in
+    it.
+    """
 
     path: str
     rows: int
@@ -36,7 +38,7 @@ class RootFile:
 
 
 class RootWriter(TableWriter):
-    """Writes a file of deltas, part by part; of several parts more than one may be of one root."""
+    """Writes a file of deltas, part by part. Different parts may have deltas of the same root."""
 
     def __init__(self, path: str):
         super().__init__(
@@ -62,7 +64,7 @@ class RootWriter(TableWriter):
         self._greatest.append(int(deltas.root.max()))
 
     def close(self) -> RootFile | None:
-        """Finish the file; None, and no file, if nothing was added."""
+        """Finish the file. Return None, and leave no file, if no delta was added."""
         path = self.finish()
         if path is None:
             return None
@@ -70,12 +72,16 @@ class RootWriter(TableWriter):
 
 
 def write_listing(folder: str, files: Sequence[RootFile]) -> None:
-    """Note which files of a run's folder count: what an earlier fold of the run wrote does not."""
+    """Record which files of a run's folder count. Files that an earlier fold of the run left do not
+    count.
+    """
     stores.write(f"{folder}/{LISTING}", json.dumps([asdict(file) for file in files]).encode())
 
 
 def read_listing(folder: str, advice: str = RUN_AGAIN) -> list[RootFile]:
-    """The files of a run that count. Raises LostFileError, with ``advice``, if that is gone."""
+    """Return the files of a run that count. Raises LostFileError, with ``advice``, if the listing
+    is gone.
+    """
     try:
         return [RootFile(**file) for file in json.loads(stores.read(f"{folder}/{LISTING}"))]
     except FileNotFoundError as exc:
@@ -87,8 +93,10 @@ def read_roots(
     wanted: Callable[[int, int], bool] = lambda least, greatest: True,
     advice: str = RUN_AGAIN,
 ) -> Iterator[Deltas]:
-    """Yield what a run adds to its roots, part by part: only parts whose ``least`` and ``greatest``
-    root are ``wanted``. Raises LostFileError, with ``advice``, if a file is gone or damaged.
+    """Yield the deltas of a run by root, part by part. ``wanted``: called with the least and the
+    greatest root of a part, says whether to read it.
+
+    Raises LostFileError, with ``advice``, if a file is gone or damaged.
     """
     for file in files:
         if not wanted(file.first_root, file.last_root):

@@ -19,7 +19,7 @@ NONE = -1  # the code of no text
 
 @dataclass(frozen=True)
 class Texts:
-    """A column of texts: for each row the place of its text in ``words``, which are sorted, or
+    """A column of texts. ``codes``: for each row an index into ``words``, which are sorted, or
     ``NONE``.
     """
 
@@ -28,7 +28,9 @@ class Texts:
 
     @classmethod
     def of(cls, codes: Codes, words: list[str]) -> "Texts":
-        """Return the column with sorted words: the least code is the first text."""
+        """Return the column with ``words`` sorted, so that the order of codes is the order of
+        texts.
+        """
         order = sorted(range(len(words)), key=words.__getitem__)
         places = np.full(len(words) + 1, NONE, np.int32)
         places[order] = np.arange(len(words), dtype=np.int32)
@@ -40,11 +42,15 @@ class Texts:
 
 @dataclass(frozen=True)
 class Rows:
-    """Anchors of rows, all columns equally long. ``root``, ``parent``: where the row comes from.
-    ``input``: of several inputs which one, by number. ``position``: of the row itself among all
-    of its run, 64 bits. ``first``: whether an anchor is its row's first of that root; None: each
-    row has one anchor. ``shared``: whether the row has other roots. ``failed``, ``dropped``: why
-    a row goes no further.
+    """Anchors of rows, as columns of equal length. A row has an anchor for each input row that it
+    comes from.
+
+    ``root``, ``parent``: the record, and the position of the input row.
+    ``position``: the row's own position in its run, 64 bits.
+    ``input``: the number of the input. None: the run has one input.
+    ``first``: whether the anchor is its row's first of that root. None: each row has one anchor.
+    ``shared``: whether the row has other roots as well.
+    ``failed``, ``dropped``: the reason why the row goes no further.
     """
 
     root: Longs
@@ -61,20 +67,20 @@ class Rows:
 
     @property
     def goes_on(self) -> Flags | None:
-        """Flags of the anchors that stand for an edge to each consumer; None: all of them do."""
+        """Flags of the anchors that stand for an edge to each consumer. None: all anchors do."""
         flags = [mark.codes == NONE for mark in (self.failed, self.dropped) if mark is not None]
         flags += [] if self.first is None else [self.first]
         return np.logical_and.reduce(flags) if flags else None
 
     def take(self, places: "Selector") -> "Rows":
-        """The rows at these places."""
+        """Return the rows at these indexes."""
         columns = [getattr(self, field.name) for field in fields(self)]
         taken: list[Any] = [None if column is None else column[places] for column in columns]
         return Rows(*taken)
 
     @classmethod
     def joined(cls, parts: Sequence["Rows"]) -> "Rows":
-        """The rows of all parts, of files of one run; a mark that some lack is null there."""
+        """Concatenate parts of one run's rows. A column that a part lacks is null in its rows."""
         if len(parts) == 1:
             return parts[0]
         joined: list[Any] = []

@@ -1,6 +1,6 @@
-"""Single roots that a settlement needs: those that are not balanced, or failed, and what the steps
-did with them. Each root of the spans that are asked for has a place; columns by place hold what a
-run adds to these roots.
+"""Single roots that a settlement needs: the unbalanced and the failed ones of some spans, with the
+edges that each step emitted and acked. Roots have places (indexes); columns by place hold what a
+run adds to each root.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ NOTHING = Deltas(_NO_ROOTS, _NO_ROOTS, _NO_ROOTS, _NO_ROOTS, _NO_ROOTS)
 
 
 class SingleRoots:
-    """The roots of some spans, in order. The place of a root is its number among them, from 0.
+    """The roots of some spans, sorted. The place of a root is its index among them.
 
     ``spans``: the first root of each span.
     ``sizes``: the number of roots of each span.
@@ -34,7 +34,9 @@ class SingleRoots:
 
     @classmethod
     def of(cls, spans: Longs, ranges: Sequence[RootRange]) -> "SingleRoots":
-        """The roots of spans of these ranges. One that is in none is a span of its own."""
+        """Return the roots of ``spans``, which lie in ``ranges``. A span outside all ranges has one
+        root.
+        """
         sizes = np.ones(len(spans), np.int64)
         for some in ranges:
             end = some.first_root + some.roots
@@ -61,20 +63,22 @@ class SingleRoots:
         return int(self.spans[-1] + self.sizes[-1] - 1)
 
     def places(self, root: Longs) -> tuple[Flags, Places]:
-        """Return flags of the roots that are among these, and the places of those."""
+        """Return a flag for each of ``root``, whether it is one of these roots, and the places of
+        those that are.
+        """
         number = np.maximum(np.searchsorted(self.spans, root, "right") - 1, 0)
         offset = root - self.spans[number]
         inside = (offset >= 0) & (offset < self.sizes[number])
         return inside, (self.starts[number] + offset)[inside]
 
     def has_some(self, first: int, last: int) -> bool:
-        """Whether one of them is ``first``, ``last`` or between the two."""
+        """Return whether any of these roots is between ``first`` and ``last``, inclusive."""
         number = int(np.searchsorted(self.spans, last, "right")) - 1
         return number >= 0 and bool(self.spans[number] + self.sizes[number] > first)
 
     def parts(self, most: int) -> Iterator[tuple[slice, "SingleRoots"]]:
-        """Yield the roots in parts of at most ``most``, and the places of each part. A span is
-        never cut, so that a part of one span may have more.
+        """Yield parts of at most ``most`` roots, each with the slice of its places. Spans are not
+        cut, so a single span may exceed ``most``.
         """
         start = 0
         while start < len(self.spans):
@@ -85,24 +89,24 @@ class SingleRoots:
             start = end
 
     def posted(self, deltas: Deltas) -> Longs:
-        """Return what deltas add to each span: ``COLUMNS`` rows, a column for each of
-        ``self.spans``, 0 where there is no delta. The root of each delta is the first one of one of
-        these spans; none comes twice.
+        """Return the sums that ``deltas`` add to each span, as ``COLUMNS`` rows with a column for
+        each span; 0 where a span has no delta. Each delta is of a different span, and its root is
+        the first of that span.
         """
         columns = np.zeros((COLUMNS, len(self.spans)), np.int64)
         columns[:, np.searchsorted(self.spans, deltas.root)] = deltas.columns[1:]
         return columns
 
     def by_span(self, columns: Longs) -> Longs:
-        """The columns by span of columns by root."""
+        """Sum columns with a value per root into columns with a value per span."""
         xors = [np.bitwise_xor.reduceat(column, self.starts) for column in columns[:_XORS]]
         sums = [np.add.reduceat(column, self.starts) for column in columns[_XORS:]]
         return np.stack([*xors, *sums])
 
 
 def add(columns: Longs, roots: SingleRoots, deltas: Deltas) -> Places:
-    """Add deltas to columns by root, as far as they are of these roots, and return their places:
-    several may be of one root.
+    """Add the deltas of these roots to ``columns``, in place. Return the places of the roots that
+    were added to; a place occurs once per delta.
     """
     inside, places = roots.places(deltas.root)
     for number, values in enumerate(deltas.columns[1:]):
@@ -112,16 +116,19 @@ def add(columns: Longs, roots: SingleRoots, deltas: Deltas) -> Places:
 
 
 def minus(some: Longs, others: Longs) -> Longs:
-    """Return the difference of columns from others: XOR for the first two, subtraction for the
-    counts.
+    """Subtract ``others`` from ``some``, column by column: by XOR for the first two columns, which
+    are XORs, and arithmetically for the counts.
     """
     return np.concatenate([some[:_XORS] ^ others[:_XORS], some[_XORS:] - others[_XORS:]])
 
 
 @dataclass(frozen=True)
 class Alike:
-    """Roots that broke alike: what the steps did with each of them, and the XOR that is left of
-    each. ``reached``: the steps that acked a row of them.
+    """Roots for which the steps emitted and acked the same numbers of edges.
+
+    ``edges``: these numbers, and the broken components.
+    ``reached``: the steps that acked a row of the roots.
+    ``residue``: for each of ``root``, the XOR of all its edges.
     """
 
     edges: StepEdges
@@ -136,8 +143,10 @@ def alike(
     failed: Places,
     components: Mapping[int, Sequence[Hop]],
 ) -> Iterator[Alike]:
-    """Yield the roots that are not balanced over all runs, and those at the places ``failed``,
-    grouped by what the steps did with them. ``runs``: by step, the columns that each adds.
+    """Find the roots that are not balanced over all runs, and those at the places ``failed``. Yield
+    them grouped by the edges that the steps emitted and acked.
+
+    ``runs``: the columns that each step adds, by step.
     ``root``: the root at each place.
     """
     residue, open_edges = np.zeros_like(root), np.zeros_like(root)
@@ -172,8 +181,8 @@ def _of_broken(
     components: Mapping[int, Sequence[Hop]],
     broken: Mapping[int, Flags],
 ) -> tuple[dict[str, Longs], dict[str, Longs]]:
-    """Return by step the edges that it emitted, and those that it acked, in the broken components
-    of each root; 0 in those that are not broken.
+    """Return, by step, how many edges it emitted for each root, and how many it acked. Only edges
+    in broken components of the root are counted.
     """
     emitted, acked = dict[str, Longs](), dict[str, Longs]()
     for number, hops in components.items():
@@ -186,7 +195,9 @@ def _of_broken(
 
 @dataclass(frozen=True)
 class _Additions:
-    """Edges that the run of a step adds to each of some roots."""
+    """Edges that a step's run adds to each root: XOR and number of those emitted and of those
+    acked.
+    """
 
     emitted: Longs
     acked: Longs
@@ -200,8 +211,8 @@ class _Additions:
 
 
 def _breaks(hops: Sequence[Hop], steps: Mapping[str, _Additions], roots: int) -> Flags:
-    """Return flags of the roots of which the producers of these hops emitted other edges than the
-    consumers acked. ``roots``: how many there are.
+    """Return a flag for each root, whether the producers of ``hops`` emitted other edges for it
+    than the consumers acked. ``roots``: the number of roots.
     """
     residue, edges = np.zeros(roots, np.int64), np.zeros(roots, np.int64)
     for name in {hop.producer for hop in hops} & steps.keys():

@@ -16,14 +16,15 @@ MOST_SPANS = 1 << 16  # of a source's range, where the span is chosen
 
 
 def span_of(roots: int) -> int:
-    """The least power of two by which so many roots have at most ``MOST_SPANS`` spans."""
+    """Return the least power of two that divides the roots into at most ``MOST_SPANS`` spans."""
     return 1 << max(0, -(-roots // MOST_SPANS) - 1).bit_length()
 
 
 @dataclass(frozen=True)
 class RootRange:
-    """The roots of one source of a batch, from ``first_root`` on. ``span``: a power of two, to
-    which ``first_root`` is aligned.
+    """The roots of one source of a batch, numbered from ``first_root``.
+
+    ``span``: the number of roots of a span, a power of two; ``first_root`` is a multiple of it.
     """
 
     first_root: int
@@ -32,12 +33,12 @@ class RootRange:
 
     @property
     def numbers(self) -> range:
-        """The number of each root."""
+        """The roots, as a range."""
         return range(self.first_root, self.first_root + self.roots)
 
 
 class Spans:
-    """The spans of a batch's roots, those of each source by that one's own."""
+    """The spans of a batch's roots. Each source has its own span length."""
 
     def __init__(self, ranges: Sequence[RootRange] = ()):
         self.ranges = tuple(sorted((some for some in ranges if some.roots), key=_first))
@@ -51,7 +52,7 @@ class Spans:
         return all(some.span == 1 for some in self.ranges)
 
     def of(self, root: Longs) -> Longs:
-        """The first root of the span of each root; of one that is no source's, itself."""
+        """Return the first root of each root's span. A root of no source is a span of its own."""
         if self.by_root or not len(root):
             return root
         inside, place = self._places(root)
@@ -59,7 +60,7 @@ class Spans:
         return spans
 
     def shares(self, root: Longs) -> Flags:
-        """Whether each root is of a range in which roots share a span."""
+        """Return a flag for each root, whether it is in a range with several roots per span."""
         if self.by_root:
             return np.zeros(len(root), bool)
         inside, place = self._places(root)
@@ -67,12 +68,12 @@ class Spans:
         return flags
 
     def _places(self, root: Longs) -> tuple[Flags, Selector]:
-        """Whether each root is in a range, and in which."""
+        """Return a flag for each root, whether it is in a range, and the index of that range."""
         place = np.searchsorted(self._first, root, "right") - 1
         return (place >= 0) & (root < self._end[place]), place
 
     def to_spans(self, deltas: Deltas) -> Deltas:
-        """Return the deltas with one for each span; fails and messages stay those of roots."""
+        """Merge deltas by root into one delta per span. Fails and messages stay by root."""
         return merge_deltas([replace(deltas, root=self.of(deltas.root))])
 
 

@@ -71,24 +71,28 @@ class Checksum:
 
 @dataclass(frozen=True)
 class Part:
-    """Anchors of some rows of a file. ``seen``: checksum of these rows, tracked or not; of a part
-    that is cut, the first piece has it.
+    """Anchors of some rows of a file.
+
+    ``seen``: the checksum of all these rows, tracked or not. If a part is cut, only the first piece
+    keeps it.
     """
 
     rows: Rows
     seen: Checksum
 
     def cut(self, place: int) -> tuple["Part", "Part"]:
-        """Return the anchors before a place, with ``seen``, and those from there on, without."""
+        """Return the anchors before a place, with ``seen``, and the rest, with an empty
+        checksum.
+        """
         return self._of(slice(None, place), self.seen), self._of(slice(place, None), Checksum())
 
     def ordered(self) -> "Part":
-        """The anchors in the order of their roots."""
+        """Return the anchors sorted by root."""
         return self._of(order_of([self.rows.root]), self.seen)
 
     def split(self, roots: Longs) -> list["Part"]:
-        """The anchors, which are in the order of their roots, in parts: each of ``roots`` begins a
-        new one. The first part has what was seen.
+        """Cut anchors that are sorted by root into parts. Each of ``roots`` begins a new part. The
+        first part keeps ``seen``.
         """
         places = np.searchsorted(self.rows.root, roots).tolist()
         first, *others = itertools.pairwise([0, *places, len(self.rows)])
@@ -105,8 +109,8 @@ _NOTHING = np.empty(0, np.intp)
 
 
 def parts_of(file: DataFile, inputs: Collection[str]) -> Iterator[Part]:
-    """A file of a run that read ``inputs``, window by window; of rows without a root only how many
-    there are.
+    """Read a file that a run wrote, and yield its anchors window by window. Untracked rows are only
+    counted. ``inputs``: the steps that the run read.
     """
     for table, position in read_windows(file, _OWN):
         rows, _ = anchored_rows(table, position, inputs)
@@ -116,8 +120,9 @@ def parts_of(file: DataFile, inputs: Collection[str]) -> Iterator[Part]:
 def anchored_rows(
     table: pa.Table, position: Longs, inputs: Collection[str] = ()
 ) -> tuple[Rows, Places]:
-    """The anchors of a table, and which row each is of. ``inputs``: the steps that its run read;
-    ``Rows.input`` is a place among them.
+    """Return the anchors of a table, and for each anchor the index of its row.
+
+    ``inputs``: the steps that the run read; ``Rows.input`` is an index into them.
     """
     anchors, places, first, shared = _anchors(table)
     if FIRST in table.column_names:  # a row for each anchor, on its way from another file
@@ -148,15 +153,15 @@ def read_windows(file: DataFile, names: Iterable[str]) -> Iterator[tuple[pa.Tabl
 
 
 def is_of_anchor(path: str, name: str) -> bool:
-    """Whether a column of a file, by its path, has this of the anchors of its rows. Of a list the
-    path between depends on who wrote the file, and how.
+    """Return whether a column path of a file is the anchor's field ``name``. For a list of anchors,
+    the path between depends on the writer.
     """
     field = f".{name.removeprefix(PREFIX)}"
     return path == name or (path.startswith(f"{ANCHORS}.") and path.endswith(field))
 
 
 def root_windows(file: DataFile) -> Iterator[Longs]:
-    """The roots of a file's anchors, window by window; no other column is read."""
+    """Yield the roots of a file's anchors, window by window. Reads no other column."""
     with stored_file(file.path) as stored:
         schema = stored.schema
         paths = [schema.column(number).path for number in range(len(schema))]
@@ -173,7 +178,7 @@ def root_windows(file: DataFile) -> Iterator[Longs]:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Several parts as one, in their order."""
+    """Concatenate parts, in order."""
     if len(parts) == 1:
         return parts[0]
     seen = sum((part.seen for part in parts), Checksum())
@@ -181,7 +186,7 @@ def joined(parts: Sequence[Part]) -> Part:
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:
-    """A column of texts as the kernel takes it."""
+    """Return a column of texts as the kernel's ``Texts``."""
     coded = _combined(column)
     if not pa.types.is_dictionary(coded.type):
         coded = coded.dictionary_encode()
@@ -192,8 +197,9 @@ def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:
 def _anchors(
     table: pa.Table,
 ) -> tuple[dict[str, pa.Array], Places, Flags | None, Flags | None]:
-    """Anchors of rows as columns, which row each is of, and, where rows have lists of them,
-    which are the first of their root and which of a row of several roots.
+    """Return the anchors of rows as columns, and for each anchor the index of its row. For rows
+    with lists of anchors, also return whether it is the first of its root, and whether its row has
+    several roots; else None.
     """
     if ANCHORS in table.column_names:
         lists = _combined(table[ANCHORS])
@@ -234,7 +240,7 @@ def _marks(table: pa.Table, name: str, places: Places) -> Texts | None:
 
 
 def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
-    """The place among ``inputs`` of each name."""
+    """Return the index among ``inputs`` of each name."""
     texts = texts_of(names)
     places = np.array([inputs.index(word) for word in texts.words], np.int32)
     numbers: Codes = places[texts.codes] if len(places) else texts.codes
@@ -242,8 +248,8 @@ def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
 
 
 def checksum(table: pa.Table) -> Checksum:
-    """The rows of a table, by what identifies where each comes from: the hashes are those that
-    Spark's ``xxhash64`` has of these columns.
+    """Return the checksum of the rows of a table over the columns that identify each row's origin.
+    The hashes equal those of Spark's ``xxhash64``.
     """
     if ANCHORS in table.column_names:
         return Checksum.of(_hashes_of_lists(_combined(table[ANCHORS])))
@@ -258,7 +264,7 @@ def checksum(table: pa.Table) -> Checksum:
 
 
 def _hashes_of_lists(lists: pa.ListArray) -> Hashes:
-    """The hash of each list of structs."""
+    """Return the hash of each list of structs."""
     hashes = np.full(len(lists), SEED, np.uint64)
     starts, lengths = _lists(lists)
     fields = [lists.values.field(place) for place in range(lists.type.value_type.num_fields)]
@@ -273,8 +279,8 @@ def _hashes_of_lists(lists: pa.ListArray) -> Hashes:
 
 
 def _stretches(columns: list[pa.Array]) -> tuple[list[pa.Array], Counts | None]:
-    """Return one of each series of equal consecutive rows, and the lengths of these series; None:
-    no two consecutive rows are equal.
+    """Deduplicate consecutive equal rows. Return one row of each series, and the lengths of the
+    series; None if no two consecutive rows are equal.
     """
     keys: list[npt.NDArray[Any]] = []
     for column in columns:
@@ -290,7 +296,7 @@ def _stretches(columns: list[pa.Array]) -> tuple[list[pa.Array], Counts | None]:
 
 
 def _chained(column: pa.ChunkedArray | pa.Array, seeds: Hashes) -> Hashes:
-    """Hashes of a column, chained to those before; a null leaves them as they are."""
+    """Chain the hashes of a column to ``seeds``. A null leaves its seed unchanged."""
     column = _combined(column)
     if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
         texts, hashes = texts_of(column), seeds.copy()
@@ -305,7 +311,7 @@ def _chained(column: pa.ChunkedArray | pa.Array, seeds: Hashes) -> Hashes:
 
 
 def longs_of(column: pa.ChunkedArray | pa.Array) -> Longs:
-    """The values of a column of longs; 0 for null."""
+    """Return the values of a column of longs, with 0 for null."""
     column = _combined(column)
     filled = column.fill_null(0) if column.null_count else column
     values: Longs = filled.to_numpy(zero_copy_only=False)

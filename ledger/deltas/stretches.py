@@ -1,8 +1,8 @@
-"""Stretches of a file in which the rows are in the order of their roots.
+"""Stretches of a file: series of rows in which the roots ascend.
 
-A task writes its rows as it reads them, and Spark has a task read parts of several files: then each
-of these is a stretch, or continues the one before after a gap. Where no root is in two stretches,
-each stretch is folded by itself, window by window.
+A task writes its rows as it reads them, and Spark lets a task read parts of several files. Each of
+these parts then becomes a stretch, or continues the one before it after a gap. If no root is in two
+stretches, each stretch is folded window by window.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,9 +26,11 @@ Bound = TypeVar("Bound", int, Input)  # of a range
 
 @dataclass(frozen=True)
 class Stretches:
-    """``ranges``: the roots of a file lie in these, each with its least and its greatest root. A
-    range ends where roots descend, and at a wide gap, in which roots of other files may lie.
-    ``in_order``: the file has few stretches, and their ranges do not meet.
+    """The stretches of one file: series of rows in which the roots ascend.
+
+    ``ranges``: the least and the greatest root of each stretch, sorted and disjoint. A stretch is
+    also cut at the widest gaps, because roots of other files may be in them.
+    ``in_order``: the file has few stretches, and no two of them overlap.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -36,7 +38,7 @@ class Stretches:
 
     @classmethod
     def of(cls, windows: Iterable[Longs]) -> "Stretches":
-        """Return the stretches of a file with these roots, window by window."""
+        """Find the stretches of a file from its roots, which are read window by window."""
         ranges, many, last = list[Range](), 1, None
         for root in windows:
             if not len(root):
@@ -55,22 +57,28 @@ class Stretches:
 
 
 def descents(root: Longs) -> Places:
-    """The places of the roots that are less than the one before."""
+    """Return the indexes of the roots that are less than the root before."""
     places: Places = np.flatnonzero(root[1:] < root[:-1]) + 1
     return places
 
 
-def sort_out(
-    files: Sequence[DataFile], stretches: Sequence[Stretches], related: Sequence[Sequence[int]]
+def classify_files(
+    files: Sequence[DataFile],
+    stretches: Sequence[Stretches],
+    groups_by_input: Sequence[Sequence[int]],
 ) -> tuple[list[DataFile], list[DataFile], list[DataFile]]:
-    """The files that are folded by themselves, those that are folded together, and the rest, out of
-    order. ``related``: the files, by number, in groups that share no input, by what else is known
-    of them. A file is folded with others if it is not alone in its group, and its roots meet those
-    of another file.
+    """Decide how to fold each file. Return the files to fold one by one, the files to fold
+    together, and the files that are out of order.
+
+    A file is folded together with others if it may share an input with another file, and its range
+    of roots overlaps that of another file.
+
+    ``groups_by_input``: groups of indexes of files that may share an input, from
+    ``footers.groups_by_input``.
     """
     by_root, by_input = (
         {number for group in groups if len(group) > 1 for number in group}
-        for groups in (meeting([some.ranges for some in stretches]), related)
+        for groups in (overlapping_groups([some.ranges for some in stretches]), groups_by_input)
     )
     alone, together, unordered = list[DataFile](), list[DataFile](), list[DataFile]()
     for number, (file, some) in enumerate(zip(files, stretches, strict=True)):
@@ -81,9 +89,11 @@ def sort_out(
     return alone, together, unordered
 
 
-def meeting(files: Sequence[Sequence[tuple[Bound, Bound]]]) -> list[list[int]]:
-    """The numbers of the files in groups: ranges of files of different groups do not meet. The
-    ranges of a file do not meet each other.
+def overlapping_groups(files: Sequence[Sequence[tuple[Bound, Bound]]]) -> list[list[int]]:
+    """Group files whose ranges overlap, directly or through other files. Return the groups as lists
+    of indexes into ``files``.
+
+    ``files``: the ranges of each file, inclusive; those of one file do not overlap.
     """
     groups = {number: [number] for number in range(len(files))}
     last: Any = None
@@ -101,7 +111,7 @@ def meeting(files: Sequence[Sequence[tuple[Bound, Bound]]]) -> list[list[int]]:
 
 
 def merge_ranges(ranges: Iterable[tuple[Bound, Bound]]) -> tuple[tuple[Bound, Bound], ...]:
-    """The ranges in their order, those that meet as one."""
+    """Return the ranges sorted, with overlapping ones merged."""
     apart: list[tuple[Bound, Bound]] = []
     for first, last in sorted(ranges):
         if apart and first <= apart[-1][1]:
@@ -112,7 +122,7 @@ def merge_ranges(ranges: Iterable[tuple[Bound, Bound]]) -> tuple[tuple[Bound, Bo
 
 
 def _gaps(root: Longs) -> Places:
-    """The places after the widest gaps between ascending roots."""
+    """Return the indexes after the widest gaps between ascending roots."""
     bits = root.view(np.uint64)  # a difference of longs may be too much for one
     jumps = bits[1:] - bits[:-1]
     places = np.flatnonzero((jumps > 1) & (root[1:] > root[:-1]))

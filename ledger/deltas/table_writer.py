@@ -14,8 +14,11 @@ GROUP_ROWS = 1 << 20
 
 
 class TableWriter:
-    """Writes a file that begins with the first of its rows, and is removed if the block raises.
-    ``metadata``: of the file. ``options``: of Arrow's writer.
+    """Writes one file of columns. The file is created with the first rows, and removed if the block
+    raises.
+
+    ``metadata``: the metadata of the file.
+    ``options``: options of Arrow's writer.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class TableWriter:
         self._writer.write_table(pa.table(list(columns), schema=self._schema), GROUP_ROWS)
 
     def finish(self) -> str | None:
-        """Finish the file, of this path; None, and no file, if nothing was written."""
+        """Finish the file, and return its path. Return None if nothing was written: then there is
+        no file.
+        """
         if self._writer is None:
             return None
         self._writer.close()

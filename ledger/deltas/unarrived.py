@@ -11,9 +11,10 @@ from ledger.deltas.rows import Longs
 
 @dataclass(frozen=True)
 class UnarrivedRows:
-    """Tracked rows of one input that no output row comes from: an entry for each root of a row.
+    """Tracked input rows that no output row comes from: an entry for each root of such a row.
 
-    ``position``: of the row in the input, ascending. ``input``: the number of the input.
+    ``position``: the row's position in its input, ascending.
+    ``input``: the number of the input.
     """
 
     input: int
@@ -21,16 +22,18 @@ class UnarrivedRows:
     position: Longs
 
     def among(self, positions: Longs) -> "UnarrivedRows":
-        """Return those at some positions."""
+        """Return the entries whose position is one of ``positions``."""
         places = np.isin(self.position, positions)
         return UnarrivedRows(self.input, self.root[places], self.position[places])
 
 
 def unarrived_rows(readings: Sequence[Reading], output: Output) -> Iterator[UnarrivedRows]:
-    """Yield the rows of each input that no row of the output comes from, marked rows included.
+    """Yield, for each input, the rows that no output row comes from. Rows of ``output`` that are
+    marked as failed or dropped count as output.
 
-    ``readings``: the inputs of the run, in their order. In memory are a byte for each row of an
-    input, and the rows that are found.
+    ``readings``: the inputs of the run, in their order.
+
+    Memory holds one byte for each input row, and the rows that are found.
     """
     arrived = [np.zeros(sum(file.rows for file in each.files), np.bool_) for each in readings]
     for file in output.files:

@@ -1,9 +1,8 @@
-"""Windows of files: rows that come from one input are folded together, however a run wrote them.
+"""Folds of files in windows of bounded memory.
 
-A file whose rows are in the order of their roots, in one stretch or in several without a common
-root, is folded window by window, and needs the memory of one: a stage that shuffles nothing writes
-such files. Rows in any other order, and those of files that may share an input, are first gathered
-in memory by root.
+A file whose rows are sorted by root, in one stretch or in several without a common root, is folded
+window by window. Stages that shuffle nothing write such files. Rows in any other order, and rows of
+files that may share an input, are first collected in memory and sorted by root.
 """
 
 from abc import ABC, abstractmethod
@@ -26,24 +25,27 @@ Apply = Callable[..., Iterable[Any]]  # a function to each of several values: ma
 
 
 class Windowed(ABC):
-    """Files whose rows are folded by what they come from. ``by_input``: those of one input have to
-    be folded together.
+    """Files whose anchors are folded by root, in windows of bounded memory.
+
+    ``by_input``: whether rows that come from one input must be folded together.
     """
 
     by_input: bool
 
     @abstractmethod
     def parts(self, file: DataFile) -> Iterator[Part]:
-        """The rows of a file as they lie, window by window."""
+        """Yield the rows of a file in stored order, window by window."""
 
     @abstractmethod
     def fold(self, part: Part) -> Any:
-        """Fold the rows of ``part``, which has all rows of each of their inputs."""
+        """Fold the rows of a part. It has all rows that come from each of its inputs."""
 
-    def by_window(self, file: DataFile) -> Iterator[Any]:
-        """Fold a file window by window; the rows of the last root of a window wait for the next. A
-        root may recur if the file is not in order. Raises IntegrityError if that file is folded
-        ``by_input``.
+    def fold_by_window(self, file: DataFile) -> Iterator[Any]:
+        """Fold a file window by window, and yield the result of each fold. Rows of a window's last
+        root are folded with the next window.
+
+        Raises IntegrityError if ``by_input`` and the file is out of order. Without ``by_input``, a
+        root may then be folded several times.
         """
         waiting: list[Part] = []  # rows of one root, the greatest so far
         for part in self.parts(file):
@@ -69,9 +71,11 @@ class Windowed(ABC):
         if waiting:
             yield self.fold(joined(waiting))
 
-    def gathered(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Any]:
-        """Fold files together: their rows are cut by root into parts of about a window, each of
-        which is folded by itself. ``each``: maps a function over the files, then over the parts.
+    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Any]:
+        """Fold several files as one: read all rows, split them by root into parts of about a
+        window, and fold each part.
+
+        ``each``: maps a function over the files, then over the parts.
         """
         pieces = [piece for some in each(self._ordered, files) for piece in some]
         if pieces:
@@ -80,14 +84,16 @@ class Windowed(ABC):
             yield from each(lambda some: self.fold(joined(some)), parts)
 
     def _ordered(self, file: DataFile) -> list[Part]:
-        """The rows of a file, in pieces that are each in the order of their roots."""
+        """Read a file, and return its rows as pieces that are each sorted by root."""
         pieces = (piece for part in self.parts(file) for piece in _pieces(part, MOST_PIECES))
         return [piece if is_ordered else piece.ordered() for piece, is_ordered in pieces]
 
 
 def _borders(pieces: Sequence[Longs]) -> Longs:
-    """The roots at which parts of about a window begin, after the first one; of many rows of one
-    root they may be the same. ``pieces``: roots, in their order.
+    """Return the roots at which to split ``pieces`` into parts of about a window, without the
+    first. The roots may repeat if one root has many rows.
+
+    ``pieces``: the roots of each piece, sorted.
     """
     parts = -(-sum(map(len, pieces)) // stored.WINDOW_ROWS)
     sample = np.concatenate([roots[:: stored.WINDOW_ROWS // SAMPLED + 1] for roots in pieces])
@@ -96,8 +102,8 @@ def _borders(pieces: Sequence[Longs]) -> Longs:
 
 
 def _pieces(part: Part, most: int) -> Iterator[tuple[Part, bool]]:
-    """A window cut where its roots descend, and whether they lie in order then: a window that
-    would come to more than ``most`` pieces stays one.
+    """Cut a window where its roots descend. Yield each piece with True, or, if there would be more
+    than ``most`` pieces, the whole window with False.
     """
     places = descents(part.rows.root)
     if len(places) >= most:

@@ -13,7 +13,7 @@ from ledger.batch.step_runs import Attempt
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.execution.states import advance_states
-from ledger.execution.steps import execute, living
+from ledger.execution.steps import execute, holding_lease
 from ledger.spark.failures import Failures, masking
 
 if TYPE_CHECKING:
@@ -27,9 +27,11 @@ def settle_and_follow(
     now: datetime | None = None,
     attempt: Attempt | None = None,
 ) -> Settlement:
-    """Settle the batch if it can be decided at ``now``, then do its follow-ups, in the order of
-    ``FOLLOW_UPS``. None of them waits for one that fails before it; the first error is raised at
-    the end. For a batch on hold, copy the content of the records in its preview.
+    """Settle the batch if it can be decided at ``now``, and do its follow-ups in the order of
+    ``FOLLOW_UPS``. If the batch is put on hold, copy the content of the records in its preview
+    instead.
+
+    A follow-up that fails does not stop the next ones; the first error is raised at the end.
     """
     reached("before settlement")
     settlement = settle_once(job.database, batch_id, now=now)
@@ -49,8 +51,9 @@ def settle_and_follow(
 def follow(
     job: "Job", follow_up: FollowUp, batch_id: int | None, attempt: Attempt | None = None
 ) -> Sequence[object]:
-    """Do one follow-up of a batch, and return what was done. ``batch_id``: None for a follow-up
-    that is done for all batches of a pipeline.
+    """Do one follow-up, and return a list of what was done.
+
+    ``batch_id``: the batch; None for a follow-up that handles all batches of a pipeline at once.
     """
     with masking(job.pipeline):
         if isinstance(follow_up, WithoutSpark):
@@ -60,7 +63,9 @@ def follow(
 
 
 def withhold(job: "Job", batch_id: int) -> list[str]:
-    """Run ``ledger.spark.steps.withhold``, unless nothing is to be withheld."""
+    """Stage a batch's rows again without the rows of failed records, if there are such rows. Return
+    the names of the sinks concerned.
+    """
     if not needs_withholding(job.database, batch_id):
         return []
     from ledger.spark.steps import withhold as withholding
@@ -69,18 +74,18 @@ def withhold(job: "Job", batch_id: int) -> list[str]:
 
 
 def combine(job: "Job", batch_id: int, attempt: Attempt | None = None) -> list[Published]:
-    """Run the combines of a batch that are due, and their sinks. Return what the sinks published.
+    """Run the due combines of a batch, and their sinks. Return what the sinks published.
 
-    None waits for one that fails before it; the first error is raised at the end.
+    A combine that fails does not stop the next ones; the first error is raised at the end.
 
-    ``attempt``: attempt of an Airflow task; None: a new one for each run.
+    ``attempt``: the attempt of an Airflow task; None: a new attempt for each run.
     """
     failures, published = Failures(job.pipeline), []
     for step in job.pipeline.combined():
         with failures.collect():
             run = combine_runs.open_due(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
-                with living(job, run):
+                with holding_lease(job, run):
                     execute(job, run, step)
     sinks = [step.name for step in job.pipeline.combined()]
     with failures.collect():
@@ -90,7 +95,9 @@ def combine(job: "Job", batch_id: int, attempt: Attempt | None = None) -> list[P
 
 
 def notify(job: "Job", batch_id: int) -> list[str]:
-    """Run ``ledger.spark.steps.notify``, unless no source wants a notice."""
+    """Call the callbacks of a batch's sources, if any source declares one. Return the names of the
+    sources that were notified.
+    """
     if not job.pipeline.wants_notice:
         return []
     from ledger.spark.steps import notify as notices

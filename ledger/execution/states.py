@@ -10,7 +10,7 @@ from ledger.batch.state_runs import HeldByAnotherDriver, StateRun
 from ledger.batch.step_runs import Attempt
 from ledger.core.logs import about
 from ledger.errors import NotReadyError
-from ledger.execution.steps import StepResult, keys_of, living
+from ledger.execution.steps import StepResult, holding_lease, keys_of
 from ledger.pipeline.steps import StateStep
 from ledger.spark.failures import Failures
 from ledger.store.queries import following
@@ -26,10 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
-    """Carry the states forward as far as their batches are settled, in order, and publish each.
+    """Update each state over batches with the settled batches that it lacks, in order, and publish
+    it. Batches that earlier drivers left out are included.
 
-    Each driver also does what earlier ones could not. No state waits for one that fails before it;
-    the first error is raised at the end.
+    A state that fails does not stop the next ones; the first error is raised at the end.
 
     ``batch_id``: log why the states do not include this batch yet.
     """
@@ -46,15 +46,15 @@ def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
 
 
 def _advance(job: "Job", step: StateStep, results: list[StepResult]) -> None:
-    """Run a state for each batch that is due. An error of a sink counts only after the last run,
-    because each state replaces the one before it.
+    """Update one state with each batch that is due, and append the results. Each state replaces the
+    one before, so errors of its sinks count only after the last run.
     """
     failures = _publish_states(job, step)
     while (run := _next_state(job, step)) is not None:
         from ledger.spark.steps.state import run_state
 
         started = time.monotonic()
-        with living(job, run.run, beside=run.sinks.values()):
+        with holding_lease(job, run.run, beside=run.sinks.values()):
             record = run_state(job, run, step)
         seconds = time.monotonic() - started
         results.append(StepResult(step.name, record, seconds, run.run.run_id))
@@ -65,8 +65,8 @@ def _advance(job: "Job", step: StateStep, results: list[StepResult]) -> None:
 
 
 def _publish_states(job: "Job", step: StateStep) -> Failures:
-    """Publish the current state in the sinks that have not, then remove older states, also of
-    others that waited for it. Return the errors.
+    """Publish the current state to the sinks that lack it, and delete older states that nothing
+    needs any more. Return the errors.
     """
     failures = Failures(job.pipeline)
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
@@ -85,8 +85,8 @@ def _publish_states(job: "Job", step: StateStep) -> Failures:
 
 
 def _next_state(job: "Job", step: StateStep) -> StateRun | None:
-    """Open a run for the batch whose turn it is; None if none is due, or if another driver is still
-    running one after ``STATE_WAIT_SECONDS``.
+    """Open a run for the next batch that is due. Return None if no batch is due, or if another
+    driver's run has not ended after ``STATE_WAIT_SECONDS``.
     """
     deadline = time.monotonic() + STATE_WAIT_SECONDS
     while True:

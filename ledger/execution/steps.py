@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepResult:
-    """Result of one step. ``record``, ``step_run_id``: None if it did not run, because it was
-    already committed or its batch settled.
+    """Result of one step. ``record``, ``step_run_id``: None if the step did not run because it was
+    already committed, or its batch was settled.
     """
 
     name: str
@@ -52,14 +52,16 @@ class StepResult:
 
 
 def run_step(job: "Job", batch_id: int, name: str, attempt: Attempt) -> StepResult:
-    """Run one step of a batch as ``attempt``. Raises what the step raised, after its run ended."""
+    """Run one step of a batch as ``attempt``, and return its result. If the step raises, its run is
+    ended first, and the error is raised again.
+    """
     started = time.monotonic()
     step = job.pipeline.step(name)
     run = open_run(job.database, batch_id, name, attempt)
     if run is None:
         return StepResult(name, None, time.monotonic() - started)
     run = replace(run, masks=bool(job.pipeline.redact))
-    with living(job, run):
+    with holding_lease(job, run):
         record = execute(job, run, step)
     if step.is_published and not run.batch.exactly_once:
         try:
@@ -76,12 +78,12 @@ def run_steps(
     on_step: Callable[[str, StepResult | None], None],
     attempt: Attempt | None = None,
 ) -> list[StepResult]:
-    """Run the steps of a batch in order, as one attempt: those that are not committed, and the
-    steps that read them.
+    """Run the steps of a batch in order, as one attempt. Steps that are committed, and whose inputs
+    are unchanged, do not run again.
 
-    ``on_step``: called before each step, with None, and after it; for a step that does not run
-    again only once, with a result without a record.
-    ``attempt``: None: one that begins now.
+    ``on_step``: called before each step, with None, and after it, with its result. For a step that
+    does not run again, it is called once, with a result without a record.
+    ``attempt``: None: a new attempt.
     """
     results: list[StepResult] = []
     trying = attempt or begin(job.database)
@@ -99,9 +101,9 @@ def run_steps(
 
 
 @contextmanager
-def living(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> Iterator[None]:
-    """Renew a run's lease while the block executes it, and add its keys to log lines. If the block
-    raises, end the run.
+def holding_lease(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> Iterator[None]:
+    """Renew a run's lease while the block executes the run, and add its keys to log lines. If the
+    block raises, end the run.
 
     ``beside``: runs that write in the same block, and end with it.
     """
@@ -138,26 +140,27 @@ def _log_progress(run: OpenedRun, tasks: Tasks, seconds: float) -> None:
 
 
 def execute(job: "Job", run: OpenedRun, step: Step) -> Record:
-    """Run a step as its kind does, and return what it recorded."""
+    """Run a step with the function for its kind, and return the run's record."""
     from ledger.execution.runners import RUNNERS
 
     return RUNNERS[type(step)](job, run, step)
 
 
 def keys_of(run: OpenedRun) -> dict[str, Any]:
-    """Return the keys that log lines of a run have: its batch, step and id."""
+    """Return the keys of a run for log lines: its batch, step and id."""
     return {"batch_id": run.batch.batch_id, "step": run.step, "step_run_id": run.run_id}
 
 
 def _cancel(job: "Job") -> None:
-    """Cancel the session's jobs."""
+    """Cancel the Spark jobs of this session, because a newer attempt has taken over the step."""
     _log.error("a newer attempt owns the step: this one is cancelled")
     briefly(job.spark.interruptAll)
 
 
 def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    """Mark a run failed. It is only interrupted, so that the next attempt goes on at its step, if
-    it was stopped or fenced, or if Spark, a database or a file system did not answer.
+    """Record that a run failed, or that it was interrupted. A run is interrupted if it was stopped
+    or fenced, or if Spark, a database or a file system did not answer; the next attempt then
+    continues at its step.
     """
     reached("before failure", run.step)
     try:

@@ -11,11 +11,11 @@ _NAME = "_anchor"
 
 
 def merge_anchors(*anchors: "Column | str") -> "Column":
-    """``_anchor`` of a row that comes from several: of a join, ``merge_anchors("o._anchor",
-    "c._anchor")``. For stages with ``anchors="merged_by_hand"``.
+    """Return the ``_anchor`` of a row that comes from several records, for stages with
+    ``anchors="merged_by_hand"``. Example of a join: ``merge_anchors("o._anchor", "c._anchor")``.
 
-    Columns or their names; null, as an outer join leaves it, counts as none. A record that is in
-    several of them counts once.
+    Pass columns or their names. A null anchor, which an outer join leaves, is ignored. A record
+    that is in several anchors counts once.
     """
     from pyspark.sql import functions as F
 
@@ -26,8 +26,8 @@ def merge_anchors(*anchors: "Column | str") -> "Column":
 
 
 def collect_anchors(anchor: "Column | str" = _NAME) -> "Column":
-    """``_anchor`` of a group, as an aggregate: all records that its rows come from. For stages with
-    ``anchors="merged_by_hand"``.
+    """Return the ``_anchor`` of a group as an aggregate: all records that its rows come from. For
+    stages with ``anchors="merged_by_hand"``.
     """
     from pyspark.sql import functions as F
 

@@ -11,9 +11,12 @@ from ledger.sinks.options import is_keyed
 
 @dataclass(frozen=True)
 class Contradiction:
-    """A step of ``kind`` that cannot be in its graph. ``culprit``: of the graph and the step, what
-    the message names; false if nothing is wrong. ``message``: with {what}, {step}, {graph} and
-    {culprit}."""
+    """A combination in a graph that is not allowed for a step of ``kind``.
+
+    ``culprit``: called with the graph and the step. Returns what the message names, or a false
+    value if nothing is wrong.
+    ``message``: a template with {what}, {step}, {graph} and {culprit}.
+    """
 
     kind: type[Step]
     culprit: Callable[[Any, Any], Any]
@@ -21,7 +24,7 @@ class Contradiction:
 
 
 def check(graph: Any, steps: Iterable[Step], contradictions: Iterable[Contradiction]) -> None:
-    """Raise DeclarationError for the first contradiction that a step of the graph has."""
+    """Raise DeclarationError for the first contradiction in a graph."""
     every = list(steps)
     for contradiction in contradictions:
         for step in every:
@@ -45,15 +48,18 @@ def _untracked(graph: Any, step: Step) -> bool:
 
 
 def _lost_anchor(graph: Any, step: Step) -> str | None:
-    """An input that is not tracked any more, of a step that needs its anchors, or that reads
-    tracked rows as well, which would get no acks there."""
+    """Return an untracked input of a step that needs anchors, or that also reads tracked rows; None
+    if there is none. Tracked rows beside untracked ones would get no acks.
+    """
     untracked = [name for name in step.inputs if not graph.tracks(name)]
     is_mixed = len(untracked) < len(step.inputs)
     return untracked[0] if untracked and (step.needs_anchor or is_mixed) else None
 
 
 def _earlier(graph: Any, step: Step, same: Callable[[Any], bool]) -> str | None:
-    """The name of a step of the kind, declared before this one, for which ``same`` holds."""
+    """Return the name of a step of the same kind that was declared earlier and for which ``same``
+    holds; None if there is none.
+    """
     for each in graph.steps.values():
         if each is step:
             break
@@ -63,7 +69,9 @@ def _earlier(graph: Any, step: Step, same: Callable[[Any], bool]) -> str | None:
 
 
 def _claiming(graph: Any, step: SinkStep) -> str | None:
-    """A table cannot distinguish families that read by claim."""
+    """Return an incremental source of a sink that replaces intervals; None if there is none.
+    Batches of such a source have no interval of their own to replace.
+    """
     if not step.sink.replaces_intervals:
         return None
     sources = map(graph.step, sorted(graph.sources(step.name)))
@@ -71,7 +79,9 @@ def _claiming(graph: Any, step: SinkStep) -> str | None:
 
 
 def _is_repeated(graph: Any, step: SinkStep) -> bool:
-    """Whether a sink gets rows again that it had published, and replaces those."""
+    """Return whether a later run publishes the sink's rows again in place of earlier ones: after a
+    replay of the whole batch, or a new result of a combine or state.
+    """
     return bool(graph.is_whole or graph.follows(step.name))
 
 

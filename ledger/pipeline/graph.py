@@ -16,9 +16,10 @@ from ledger.sources.references import Reference
 
 @dataclass(frozen=True)
 class Graph:
-    """The declared steps and references of the pipeline ``name``.
+    """The steps and references that a pipeline declares.
 
-    ``whole``: stages whose rows depend on which other rows there are, as their plans say.
+    ``name``: the name of the pipeline.
+    ``whole``: the stages whose plans show that their rows depend on which other rows there are.
     """
 
     name: str
@@ -28,8 +29,8 @@ class Graph:
 
     @cached_property
     def checked(self) -> tuple[Step, ...]:
-        """All steps, every one after its input, those after a settlement last. Raises
-        DeclarationError if they form no pipeline.
+        """Return all steps in order: each after its inputs, and those after the settlement last.
+        Raises DeclarationError if the steps form no valid pipeline.
         """
         self._check_names()
         try:
@@ -44,17 +45,19 @@ class Graph:
         return tuple(self.steps[name] for name in ordered)
 
     def follows(self, name: str) -> bool:
-        """Whether a step runs once its batch is settled: a combine, a state, what reads one."""
+        """Return whether a step runs after the settlement of its batch: a combine, a state, or a
+        step that reads one.
+        """
         step = self.step(name)
         return step.ends_tracking or any(map(self.follows, step.inputs))
 
     def is_stateful(self, name: str) -> bool:
-        """Whether a step is a state over batches, or a sink of one."""
+        """Return whether a step is a state over batches, or a sink of one."""
         step = self.step(name)
         return step.is_state or any(map(self.is_stateful, step.inputs))
 
     def declared(self, step: Step) -> DeclaredStep:
-        """A step as the ledger keeps it."""
+        """Return a step in the form that the ledger stores."""
         name, follows = step.name, self.follows(step.name)
         awaited = None if self.is_whole or not follows else tuple(sorted(self.sources(name)))
         return DeclaredStep(
@@ -69,15 +72,15 @@ class Graph:
         )
 
     def check_guarantee(self, guarantee: Guarantee) -> None:
-        """Raise DeclarationError unless the steps can give the guarantee: exactly once, every sink
-        distinguishes rows of acked records.
+        """Raise DeclarationError unless the steps can give the guarantee. For exactly once, each
+        sink must be able to tell the rows of acked records apart.
         """
         self._check_names()
         if guarantee is Guarantee.EXACTLY_ONCE:
             check(self, self.steps.values(), OF_EXACTLY_ONCE)
 
     def step(self, name: str) -> Step:
-        """One step by name."""
+        """Return the step of this name."""
         if name not in self.steps:
             raise DeclarationError(
                 f"pipeline {self.name!r} has no step {name!r}{suggestion(name, self.steps)}"
@@ -85,26 +88,32 @@ class Graph:
         return self.steps[name]
 
     def tracks(self, name: str) -> bool:
-        """Whether the output of a step is tracked: it ends at a stage with ``acks="untracked"``."""
+        """Return whether the output of a step is tracked. Tracking ends at a stage with
+        ``acks="untracked"``.
+        """
         return self._tracked[self.step(name).name]
 
     def merges(self, name: str) -> bool:
-        """Whether a step is a whole stage or a stage downstream of one, where a row may be
-        anchored to several records.
+        """Return whether a step is a whole stage, or downstream of one. Its rows may be anchored to
+        several records.
         """
         return self._merging[self.step(name).name]
 
     @property
     def is_whole(self) -> bool:
-        """Whether a replay takes the whole batch: a stage needs all rows of its input."""
+        """Whether a replay runs the whole batch again, because a stage needs all rows of its
+        input.
+        """
         return any(map(self._is_whole, self.steps.values()))
 
     def sources(self, name: str) -> frozenset[str]:
-        """The sources that a step goes back to."""
+        """Return the sources that a step reads, directly or through other steps."""
         return self._sources[self.step(name).name]
 
     def root_is_optional(self, name: str) -> bool:
-        """Whether a source that a step goes back to has untracked records."""
+        """Return whether a step reads, directly or through other steps, a source with untracked
+        records.
+        """
         sources = [self.steps[source] for source in self._sources[self.step(name).name]]
         return any(isinstance(step, SourceStep) and step.track is not None for step in sources)
 

@@ -13,9 +13,9 @@ _LOADED: WeakKeyDictionary[Pipeline, str] = WeakKeyDictionary()  # under which n
 
 
 def load_pipeline(target: str) -> Pipeline:
-    """The pipeline that ``target``, such as ``jobs.flights:pipeline``, names; checked as a graph.
+    """Import the pipeline at ``target``, such as ``jobs.flights:pipeline``, and check its graph.
 
-    Raises DeclarationError when there is no such module or pipeline, or it does not form one.
+    Raises DeclarationError if there is no such module or pipeline, or if its graph is not valid.
     """
     module_name, _, name = target.partition(":")
     if not module_name or not name:
@@ -43,8 +43,9 @@ def load_pipeline(target: str) -> Pipeline:
 
 
 def _make_importable(folder: str) -> None:
-    """Here, and in the Python workers of a Spark that this process starts: they find functions by
-    name."""
+    """Add a folder to the import path of this process, and of the Python workers of a Spark that it
+    starts, because workers import functions by name.
+    """
     if folder not in sys.path:
         sys.path.insert(0, folder)
     folders = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -53,8 +54,8 @@ def _make_importable(folder: str) -> None:
 
 
 def target_of(pipeline: Pipeline) -> str | None:
-    """MODULE:NAME under which a pipeline was loaded, or can be; None if it is no global of its
-    module, or no other process can import that.
+    """Return MODULE:NAME of a pipeline. None if it is not a global of its module, or if other
+    processes cannot import that module.
     """
     pipeline = pipeline.declared
     if pipeline in _LOADED:
@@ -65,12 +66,12 @@ def target_of(pipeline: Pipeline) -> str | None:
 
 
 def known_target(pipeline: Pipeline) -> str:
-    """Return ``target_of`` the pipeline for commands; a placeholder where it is not known."""
+    """Return ``target_of`` the pipeline for use in a command; a placeholder if it is None."""
     return target_of(pipeline) or ANY_TARGET
 
 
 def is_importable(module: str) -> bool:
-    """Whether other processes can import a module, or what is named in it: not a script, nor a DAG
-    file, which Airflow loads under a name of its own.
+    """Return whether other processes can import a module, or the module of an object. They cannot
+    import a script, or a DAG file, which Airflow loads under another name.
     """
     return not module.startswith(("unusual_prefix_", "__main__"))

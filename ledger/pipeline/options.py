@@ -25,7 +25,9 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def option(pipeline: str, name: str, choices: type[Choice], value: str) -> Choice:
-    """The choice that an option names. Raises DeclarationError, naming both, if there is none."""
+    """Return the member of ``choices`` that an option names. Raises DeclarationError for any other
+    value.
+    """
     try:
         return choices(value)
     except ValueError as exc:
@@ -36,7 +38,7 @@ def option(pipeline: str, name: str, choices: type[Choice], value: str) -> Choic
 
 
 def check_limits(pipeline: str, options: Mapping[str, Any]) -> None:
-    """Raise DeclarationError for an option that is out of its limits."""
+    """Raise DeclarationError for an option outside of its limits."""
     for name, holds, expected in _LIMITS:
         if not holds(options[name]):
             raise DeclarationError(

@@ -286,52 +286,54 @@ class Pipeline:
         self._add(SinkStep(checked_name("sink", name), require_sink(name, sink), reading))
 
     def steps(self) -> tuple[Step, ...]:
-        """The steps that lead to the settlement, every one after its input. Raises
-        DeclarationError if they form no pipeline.
+        """Return the steps up to the settlement, each after its inputs. Raises DeclarationError if
+        the graph is not valid.
         """
         return tuple(step for step in self._checked() if not self.graph.follows(step.name))
 
     def followers(self) -> tuple[Step, ...]:
-        """The steps that follow the settlement: combines, states, the sinks that read them."""
+        """Return the steps after the settlement: combines, states, and the sinks that read them."""
         return tuple(step for step in self._checked() if self.graph.follows(step.name))
 
     def combined(self) -> tuple[Step, ...]:
-        """The steps that follow the settlement of one family: combines and their sinks."""
+        """Return the steps that run after the settlement of one family: combines and their
+        sinks.
+        """
         return tuple(step for step in self.followers() if not self.graph.is_stateful(step.name))
 
     def sources(self) -> tuple[SourceStep, ...]:
-        """Its sources."""
+        """Return the sources."""
         return self._of_kind(SourceStep)
 
     def stages(self) -> tuple[StageStep, ...]:
-        """Its stages."""
+        """Return the stages."""
         return self._of_kind(StageStep)
 
     def states(self) -> tuple[StateStep, ...]:
-        """Its states over batches."""
+        """Return the states over batches."""
         return self._of_kind(StateStep)
 
     def sinks(self) -> tuple[SinkStep, ...]:
-        """Its sinks, in the order in which they are declared: they are published in it."""
+        """Return the sinks in the order of their declaration, in which they are published."""
         return self._of_kind(SinkStep)
 
     def _of_kind(self, kind: type[Kind]) -> tuple[Kind, ...]:
         return tuple(step for step in self._steps.values() if isinstance(step, kind))
 
     def source_named(self, name: str) -> SourceStep:
-        """One source by name."""
+        """Return the source of this name."""
         step = self.step(name)
         assert isinstance(step, SourceStep), name
         return step
 
     def sink_named(self, name: str) -> SinkStep:
-        """One sink by name."""
+        """Return the sink of this name."""
         step = self.step(name)
         assert isinstance(step, SinkStep), name
         return step
 
     def sinks_of(self, name: str) -> tuple[SinkStep, ...]:
-        """The sinks that read a step."""
+        """Return the sinks that read a step."""
         return tuple(step for step in self.sinks() if step.reads == name)
 
     def _checked(self) -> tuple[Step, ...]:
@@ -349,7 +351,7 @@ class Pipeline:
         return self.graph.checked
 
     def check_guarantee(self, guarantee: Guarantee) -> None:
-        """Raise DeclarationError unless its sinks can give this guarantee."""
+        """Raise DeclarationError unless the sinks can give this guarantee."""
         self._check_hold(guarantee)
         self.graph.check_guarantee(guarantee)
 
@@ -361,12 +363,14 @@ class Pipeline:
             )
 
     def step(self, name: str) -> Step:
-        """One step by name."""
+        """Return the step of this name."""
         return self.graph.step(name)
 
     @property
     def graph(self) -> Graph:
-        """Its steps as a graph, made once: what is tracked, and which stages merge records."""
+        """The steps as a graph, built once. It knows which steps are tracked, and which stages
+        merge records.
+        """
         if self._graph is None:
             self._graph = Graph(self.name, {**self._steps}, {**self._references}, self._whole)
         return self._graph
@@ -374,8 +378,8 @@ class Pipeline:
     def with_steps(
         self, steps: Iterable[Step], references: Mapping[str, Reference] | None = None
     ) -> "Pipeline":
-        """A copy that has these steps instead of its own, and these references (None: its own).
-        For tests and measurements, which replace some of ``graph.steps``, or leave some out.
+        """Return a copy with these steps and references in place of its own; None keeps the
+        references. For tests and measurements, which replace or omit some steps.
         """
         clone = copy(self)
         clone._steps = {step.name: step for step in steps}
@@ -384,8 +388,8 @@ class Pipeline:
         return clone
 
     def with_whole(self, stages: Iterable[str]) -> "Pipeline":
-        """A copy that knows which of its stages are whole: those of ``stages`` that it still has
-        and that carry anchors. Only their plans say so: a check or a batch reads them.
+        """Return a copy that knows its whole stages: those of ``stages`` that it still has and that
+        carry anchors. A check or a batch finds whole stages by their plans.
         """
         clone = copy(self)
         clone._whole = frozenset(step.name for step in self.stages() if step.carries).intersection(
@@ -396,11 +400,13 @@ class Pipeline:
 
     @property
     def declared(self) -> "Pipeline":
-        """The pipeline that this is a copy of by ``with_whole``, or itself."""
+        """The pipeline from which ``with_whole`` made this copy, or this pipeline itself."""
         return self._declared or self
 
     def consumers(self, name: str) -> tuple[str, ...]:
-        """Names of the steps up to the settlement that read ``name``, in the pipeline's order."""
+        """Return the names of the steps up to the settlement that read ``name``, in the pipeline's
+        order.
+        """
         return tuple(step.name for step in self.steps() if name in step.inputs)
 
     @property
@@ -409,11 +415,11 @@ class Pipeline:
         return any(step.wants_notice for step in self.sources())
 
     def references(self, step: Step) -> dict[str, Reference]:
-        """The side inputs that a step names."""
+        """Return the references that a step reads, by name."""
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> tuple[DeclaredStep, ...]:
-        """The steps in order, as the ledger keeps them."""
+        """Return the steps, in order, in the form that the ledger stores."""
         return tuple(map(self.graph.declared, self._checked()))
 
     def _add(self, step: Step) -> None:

@@ -8,7 +8,9 @@ from ledger.types.ddl import columns
 
 
 def named_columns(pipeline: str, redact: str | Sequence[str]) -> tuple[str, ...]:
-    """The names that ``redact`` gives. Raises DeclarationError if one is no name, or twice."""
+    """Return the columns that ``redact`` lists. Raises DeclarationError for an item that is no
+    name, or is listed twice.
+    """
     names = (redact,) if isinstance(redact, str) else tuple(redact)
     if not all(isinstance(name, str) and name for name in names):
         raise DeclarationError(
@@ -23,8 +25,8 @@ def named_columns(pipeline: str, redact: str | Sequence[str]) -> tuple[str, ...]
 
 
 def check_redacted(pipeline: str, redact: Iterable[str], sources: Iterable[SourceStep]) -> None:
-    """Raise as ``check_known`` does, unless a schema is a text that only Spark can read: then the
-    runs of the sources check.
+    """Raise DeclarationError as ``check_known`` does. If only Spark can read a source's schema, the
+    source's runs check it instead.
     """
     schemas = [columns(step.source.schema) for step in sources]
     if None not in schemas:
@@ -32,8 +34,8 @@ def check_redacted(pipeline: str, redact: Iterable[str], sources: Iterable[Sourc
 
 
 def check_known(pipeline: str, redact: Iterable[str], names: Collection[str]) -> None:
-    """Raise DeclarationError unless each redacted column is among those of the sources: a name
-    that is misspelt would leave a column as it is.
+    """Raise DeclarationError unless the sources have each redacted column. A misspelt name would
+    leave a column unmasked.
     """
     for name in redact:
         if name.lower() not in {column.lower() for column in names}:

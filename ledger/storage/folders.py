@@ -29,9 +29,11 @@ _GROUPS_FOLDER = stat.S_ISGID | 0o770
 
 
 def require_storage(settings: "Settings") -> str:
-    """Return the storage's folder, made for this user alone if it is a local one that is missing.
+    """Return the folder of the storage. A missing local folder is created, and only this user may
+    read it.
 
-    Raises ConfigurationError unless it can be written to, UnavailableError where that may pass.
+    Raises ConfigurationError if the folder cannot be written to, and UnavailableError if that may
+    be temporary.
     """
     root = settings.storage_root()
     with _refusal(root, "ACKLEDGER_STORAGE"):
@@ -42,8 +44,8 @@ def require_storage(settings: "Settings") -> str:
 
 
 def require_writable(folder: str, setting: str) -> None:
-    """Raise ConfigurationError, or UnavailableError where that may pass, naming ``setting``,
-    unless a file can be made below ``folder``.
+    """Raise ConfigurationError unless a file can be created below ``folder``, or UnavailableError
+    if that may be temporary. ``setting``: the setting to name in the message.
     """
     stores.require_literal(folder)
     with _refusal(folder, setting):
@@ -53,8 +55,8 @@ def require_writable(folder: str, setting: str) -> None:
 
 
 def scratch_of(listed: str | None) -> list[str]:
-    """Return the folders of a list with commas, as Spark's scratch folders are set; without a list,
-    the folder of temporary files.
+    """Return the folders in a comma-separated list of Spark's scratch folders. Without a list,
+    return the folder for temporary files.
     """
     names = [name.strip() for name in (listed or "").split(",")]
     return [name for name in names if name] or [tempfile.gettempdir()]
@@ -63,8 +65,8 @@ def scratch_of(listed: str | None) -> list[str]:
 def no_space(folder: str | None, scratch: Sequence[str] = ()) -> UnavailableError:
     """Return the error for files that could not be written because a disk is full.
 
-    ``folder``: where they are; None: it is not known, as for Spark's own data. ``scratch``: the
-    folders of that data; empty: those of the environment.
+    ``folder``: the folder of the files. None: it is unknown, as for Spark's own data.
+    ``scratch``: the folders of Spark's own data. Empty: those of the environment.
     """
     folders = scratch or scratch_of(os.environ.get("SPARK_LOCAL_DIRS"))
     rooms = ", ".join(f"{name}{_room(name)}" for name in folders)
@@ -86,8 +88,8 @@ def not_made(folder: str) -> UnavailableError:
 
 
 def _room(folder: str) -> str:
-    """Return in brackets the free space on the disk of a local folder; empty if it is not seen
-    here.
+    """Return the free space on the disk of a local folder, in brackets; empty if this process
+    cannot see it.
     """
     if not is_local(folder):
         return ""
@@ -101,10 +103,12 @@ def _room(folder: str) -> str:
 
 
 def make_private(folder: Path, *, group_may_pass: bool = False) -> None:
-    """Make ``folder`` and what is missing above it, for this user alone, or where the folder above
-    is ``shared`` for its group as well; the group may pass if asked.
+    """Create ``folder`` and its missing parents for this user only. Below a ``shared`` folder, its
+    group has access as well.
 
-    The mode of a folder that is there already is left as it is.
+    ``group_may_pass``: let the group enter the folder, but not list it.
+
+    The mode of a folder that already exists is not changed.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     for place in reversed(missing):
@@ -117,8 +121,8 @@ def make_private(folder: Path, *, group_may_pass: bool = False) -> None:
 
 
 def shared(folder: Path) -> bool:
-    """Whether a folder is its group's, as an administrator makes one for several users: the group
-    may write there, and all that is made there is the group's.
+    """Return whether an administrator set up a folder for a group: the group may write to it, and
+    new files in it get its group (setgid).
     """
     mode = folder.stat().st_mode
     return mode & _GROUPS == _GROUPS
@@ -126,11 +130,11 @@ def shared(folder: Path) -> bool:
 
 @contextmanager
 def private_output(folder: str) -> Iterator[None]:
-    """Close what a run writes to its ``folder`` of a local storage to all but this user, or this
-    user's group in a storage that is ``shared``.
+    """Make a run's output private: close its ``folder`` in a local storage to all but this user, or
+    this user's group if the storage is ``shared``.
 
-    ``<storage>/<pipeline>/<step>/batch=<id>/run=<id>``: the pipeline's folder is closed before the
-    block, the rest of it after, because Spark makes files and folders with its own modes.
+    In ``<storage>/<pipeline>/<step>/batch=<id>/run=<id>``, the pipeline's folder is closed before
+    the block. The folders below are closed after it, because Spark creates them with its own modes.
     """
     if not is_local(folder):
         yield
@@ -173,13 +177,15 @@ class Size:
 
 
 def size_of(folder: str) -> Size:
-    """Count the files below a folder; none if it is not there."""
+    """Return the number and the bytes of the files below a folder; 0 if it does not exist."""
     files = stores.files_below(folder)
     return Size(len(files), sum(file.bytes for file in files))
 
 
 def require_own_folder(folder: str, run_id: int) -> None:
-    """Raise ConfigurationError unless a folder's name shows that this run alone writes there."""
+    """Raise ConfigurationError unless a folder's name ends in the run's id, which shows that only
+    this run writes to it.
+    """
     if re.search(rf"(^|\D){run_id}\Z", folder) is None:
         raise ConfigurationError(
             f"{folder}: expected a folder whose name ends in {run_id}, the run that wrote there;"
@@ -192,14 +198,14 @@ def _place(folder: str) -> str:
 
 
 def reachable(folder: str) -> bool:
-    """Whether the place of a run's folder is there, three above it, if that is a local one: else
-    a folder that is gone looks like a storage that this machine does not see.
+    """Return whether this machine sees the storage of a run's folder: the folder three levels above
+    it exists, or is not local. If not, a missing file may only be out of reach.
     """
     return not is_local(folder) or Path(without_file_scheme(_place(folder))).is_dir()
 
 
 def require_reachable(folder: str) -> None:
-    """Raise UnavailableError unless the place of a run's folder is ``reachable``."""
+    """Raise UnavailableError unless the storage of a run's folder is ``reachable``."""
     if not reachable(folder):
         raise UnavailableError(
             f"{_place(folder)}: expected the folder below which runs write, found none. Run"
@@ -209,8 +215,8 @@ def require_reachable(folder: str) -> None:
 
 
 def remove_run_folder(folder: str, run_id: int) -> None:
-    """Delete what a run wrote, and the folder of its batch if nothing else is in it; a no-op where
-    it is gone. Raises ConfigurationError unless the folder is named after the run.
+    """Delete a run's folder, and the folder of its batch if that is then empty. A no-op if the
+    folder does not exist. Raises ConfigurationError unless the folder is named after the run.
     """
     require_own_folder(folder, run_id)
     stores.remove_folder(folder)
@@ -220,14 +226,16 @@ def remove_run_folder(folder: str, run_id: int) -> None:
 
 
 def beside(folder: str, prefix: str) -> list[str]:
-    """Return the folders beside one, absolute or URLs, whose names begin with ``prefix``."""
+    """Return the siblings of a folder whose names begin with ``prefix``, as absolute paths or
+    URLs.
+    """
     siblings = stores.entries(folder.rpartition("/")[0])
     return [entry.path for entry in siblings if entry.name.startswith(prefix)]
 
 
 def runs_beside(folder: str) -> dict[int, str]:
-    """Return the folders of all runs of a batch by run, from one listing. ``folder``: that of one
-    of the runs; if it is in no folder of a batch, there are none.
+    """List the folders of all runs of a batch, by run id. ``folder``: the folder of one of the
+    runs. Empty if it is not in the folder of a batch.
     """
     place = re.search(r"/batch[=-]\d+/run([=-])\d+\Z", folder)
     if place is None:

@@ -12,7 +12,9 @@ from ledger.storage.folders import RUN_AGAIN
 
 @dataclass(frozen=True)
 class DataFile:
-    """One Parquet file. ``bytes``: its size. ``first_position``: that of its first row."""
+    """One Parquet file. ``bytes``: its size. ``first_position``: the position of its first row in
+    the output.
+    """
 
     path: str
     bytes: int
@@ -22,7 +24,9 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of one output, by position; positions are dense over all of them."""
+    """The files of one output, ordered by position. Positions number the rows of all files without
+    a gap.
+    """
 
     files: tuple[DataFile, ...]
 
@@ -32,7 +36,9 @@ class Manifest:
         return sum(file.rows for file in self.files)
 
     def __add__(self, other: "Manifest") -> "Manifest":
-        """Return the files of both, with the positions of the other's after its own."""
+        """Return the files of both outputs. The rows of ``other`` get the positions after these
+        rows.
+        """
         rows = self.rows
         moved = (replace(file, first_position=rows + file.first_position) for file in other.files)
         return Manifest((*self.files, *moved))
@@ -44,8 +50,8 @@ class Manifest:
 
 
 def take_manifest(folder: str, names: Collection[str] | None = None) -> Manifest:
-    """Return the Parquet files below ``folder``, sorted by path, with rows by their footers.
-    ``names``: of those that count; None: all.
+    """List the Parquet files below ``folder``, sorted by path, with the number of rows from their
+    footers. ``names``: the names of the files that count; None: all.
     """
     from ledger.storage.parquet import stored_file  # DAG files import this module, and read no file
 

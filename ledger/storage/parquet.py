@@ -27,11 +27,11 @@ _LOST = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 @contextmanager
 def stored_file(path: str, advice: str = RUN_AGAIN) -> Iterator[pq.ParquetFile]:
-    """A file that the ledger has written, while it is read.
+    """Open a file that the ledger has written, for the block.
 
-    Opening it, and the functions below, raise LostFileError, with ``advice``, if it is gone or is
-    not as it was written, ConfigurationError if it may not be read, and UnavailableError if its
-    storage does not answer. What the caller's own work raises is left as it is.
+    Opening and reading it raise LostFileError, with ``advice``, if the file is gone or changed;
+    ConfigurationError if it may not be read; and UnavailableError if the storage does not answer.
+    Other errors of the block are not translated.
     """
     refusal = _Refusal(path, advice)
     with refusal:
@@ -45,7 +45,9 @@ def stored_file(path: str, advice: str = RUN_AGAIN) -> Iterator[pq.ParquetFile]:
 
 
 class _Refusal:
-    """Reports what Arrow and the storage raise in its block as a file that cannot be read."""
+    """Context manager that translates errors of Arrow and of the storage into the ledger's errors
+    about a file.
+    """
 
     def __init__(self, path: str, advice: str):
         self._path = path
@@ -77,16 +79,16 @@ class _Refusal:
 
 
 def _reading(stored: pq.ParquetFile) -> "_Refusal | nullcontext[None]":
-    """Return the context that reports why a file of ``stored_file`` cannot be read; for any other
-    file one that does nothing.
+    """Return the context manager that translates errors of reading a file. It does nothing for a
+    file that ``stored_file`` did not open.
     """
     refusal: _Refusal | None = getattr(stored, "refusal", None)
     return refusal or nullcontext()
 
 
 def opened(stream: BinaryIO) -> pq.ParquetFile:
-    """Return the Parquet file of a stream. Nothing is read ahead, because that would hold all row
-    groups. Changed bytes are noticed.
+    """Open a stream as a Parquet file. Checksums are verified. Nothing is read ahead, because that
+    would keep all row groups in memory.
     """
     metadata = pq.read_metadata(stream)
     repeated = [name for name in _REPEATED if name in metadata.schema.names]
@@ -100,20 +102,21 @@ def opened(stream: BinaryIO) -> pq.ParquetFile:
 
 
 def spark_schema(stored: pq.ParquetFile) -> Any:
-    """Return the JSON of the schema that Spark wrote a file with."""
+    """Return the schema with which Spark wrote a file, as parsed JSON."""
     return json.loads(stored.metadata.metadata[SPARK_SCHEMA.encode()])
 
 
 def spark_metadata(schema: Any) -> dict[str, str]:
-    """Return the metadata of a file that Spark is to read with a schema, a StructType. The file may
-    lack columns of it.
+    """Return the file metadata from which Spark reads a schema, a StructType. The file may lack
+    columns of the schema.
     """
     return {SPARK_SCHEMA: schema.json()}
 
 
 def null_paths(stored: pq.ParquetFile) -> set[tuple[str, ...]]:
-    """Return the columns, and the fields of structs in them, that are null in all rows by the
-    statistics of the file, or may be: each as the names that lead to it."""
+    """Return the paths of columns, and of fields of structs, that may be null in all rows,
+    according to the statistics of the file. A path is a tuple of names.
+    """
     metadata, nulls = stored.metadata, set[tuple[str, ...]]()
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     leaves = (
@@ -139,7 +142,9 @@ def null_paths(stored: pq.ParquetFile) -> set[tuple[str, ...]]:
 
 
 def _may_be_null(chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema) -> bool:
-    """Whether all values of a column chunk are null. Writers count empty lists as nulls or not."""
+    """Return whether all values of a column chunk may be null. Writers differ in whether they count
+    empty lists as nulls.
+    """
     statistics = chunk.statistics
     if statistics is None or leaf.max_repetition_level:
         return statistics is None or not statistics.has_min_max

@@ -31,11 +31,11 @@ _CLASS = re.compile(r"\[(?!!)\]?[^]]*\]")  # of characters that are listed, not 
 
 
 def matching(pattern: str) -> list[stores.Entry]:
-    """Return the files whose paths a pattern matches, by path.
+    """Return the files that a pattern matches, sorted by path.
 
-    A link counts as its target, and ``**`` enters none. Of several paths to one file the one with
-    the fewest links counts. Raises OSError where a folder that the pattern leads into cannot be
-    listed.
+    A link stands for its target; ``**`` does not follow links to folders. If several paths lead to
+    one file, the path with the fewest links counts. Raises OSError if a folder of the pattern
+    cannot be listed.
     """
     names = stores.place_of(pattern).split("/")
     for name in names:
@@ -65,14 +65,15 @@ def matching(pattern: str) -> list[stores.Entry]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark leaves out a file or folder with this name when it lists a folder."""
+    """Return whether Spark skips a file or folder of this name when it lists a folder."""
     return _HIDDEN.match(name) is not None
 
 
 def asks_for(section: str, hidden: str) -> bool:
-    """Whether a name of a pattern asks for a hidden name: it matches it and begins with the same
-    character. Unless the hidden name is a writer's, it may also begin with a class that lists the
-    character."""
+    """Return whether a section of a pattern explicitly matches a hidden name: it matches the name,
+    and begins with the same character. A class of characters that lists this character counts as
+    well, except for the names of writers' folders.
+    """
     from fsspec.utils import glob_translate
 
     listed = None if _WRITERS.match(hidden) else _CLASS.match(section)
@@ -81,9 +82,12 @@ def asks_for(section: str, hidden: str) -> bool:
 
 
 def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[stores.Entry, int]]:
-    """Yield the files below a folder at paths of which each part matches one of these names, with
-    the number of links on the way. Raises InputError for a file in a hidden folder that no name
-    asks for.
+    """Yield the files below a folder that the pattern matches, each with the number of links on its
+    path.
+
+    ``names``: the sections of the pattern.
+
+    Raises InputError for a file in a hidden folder that the pattern does not ask for.
     """
     from fsspec.utils import glob_translate
 
@@ -122,7 +126,9 @@ def _matched(folder: str, names: list[str], links: int = 0) -> Iterator[tuple[st
 
 
 def _walked(folder: str, names: Sequence[str]) -> Iterator[stores.Entry]:
-    """Yield the files below a folder, without those in folders that are skipped."""
+    """Yield all files below a folder, except in writers' folders that no section of ``names`` asks
+    for.
+    """
     for entry in stores.entries(folder):
         if not entry.is_folder:
             yield entry
@@ -131,12 +137,14 @@ def _walked(folder: str, names: Sequence[str]) -> Iterator[stores.Entry]:
 
 
 def _is_skipped(folder: str, names: Sequence[str]) -> bool:
-    """Whether a folder has a writer's name, and none of ``names`` asks for it."""
+    """Return whether a folder has the name of a writer's folder, and no section of ``names`` asks
+    for it.
+    """
     return bool(_WRITERS.match(folder)) and not any(asks_for(name, folder) for name in names)
 
 
 def _require_asked(file: stores.Entry, folders: Sequence[str], names: Sequence[str]) -> None:
-    """Raise InputError if a matching file is in a hidden folder that none of ``names`` asks for."""
+    """Raise InputError if a file is in a hidden folder that no section of ``names`` asks for."""
     if is_hidden(file.name):
         return
     for folder in filter(is_hidden, folders):
@@ -151,8 +159,8 @@ def _require_asked(file: stores.Entry, folders: Sequence[str], names: Sequence[s
 
 
 def _as_spark_opens(entry: stores.Entry) -> stores.Entry:
-    """Return an entry with a path without ``..``: Spark removes the name before it, even if that is
-    a link.
+    """Resolve ``..`` in the path of an entry. Spark would drop ``name/..`` even if ``name`` is a
+    link, and open another file.
     """
     if not is_local(entry.path) or "/../" not in entry.path:
         return entry
@@ -160,10 +168,12 @@ def _as_spark_opens(entry: stores.Entry) -> stores.Entry:
 
 
 def _literal(name: str) -> str | None:
-    """Return the only name that a part of a pattern matches; None: it may match several."""
+    """Return the only name that a section of a pattern matches; None if it may match several
+    names.
+    """
     return None if _MAGIC.search(_ESCAPED.sub("", name)) else unescaped(name)
 
 
 def unescaped(text: str) -> str:
-    """Return a pattern without the brackets that make a wildcard a character of a name."""
+    """Return a pattern with its escapes, such as ``[*]``, replaced by the character itself."""
     return _ESCAPED.sub(r"\1", text)

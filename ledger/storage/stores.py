@@ -43,7 +43,9 @@ _PASSING_STATUS = (408, 429)  # of HTTP; others from 400 to 499 are refusals
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or folder. ``bytes``: of a file; 0 of a folder. ``info``: all that a store reports."""
+    """A file or folder. ``bytes``: the size of a file, 0 for a folder. ``info``: everything that
+    the store reports.
+    """
 
     path: str
     bytes: int
@@ -57,12 +59,12 @@ class Entry:
 
 
 def place_of(path: str) -> str:
-    """Return the name that its file system has for a path."""
+    """Return the path under which its file system knows a file."""
     return _at(path)[1]
 
 
 def info(path: str) -> Entry | None:
-    """Return the file or folder at a path; None: there is none."""
+    """Return the file or folder at a path; None if there is none."""
     fs, place = _at(path)
     try:
         details = _tried(fs, path, lambda: fs.info(place))
@@ -72,12 +74,12 @@ def info(path: str) -> Entry | None:
 
 
 def exists(path: str) -> bool:
-    """Whether something lies at a path."""
+    """Return whether a path is a file or a folder."""
     return info(path) is not None
 
 
 def entries(folder: str) -> list[Entry]:
-    """List the files and folders right in a folder; none if it is not there."""
+    """List the files and folders directly in a folder; empty if the folder does not exist."""
     fs, place = _at(folder)
     try:
         listed = _tried(fs, folder, lambda: fs.ls(place, detail=True))
@@ -92,7 +94,7 @@ def entries(folder: str) -> list[Entry]:
 
 
 def files_below(folder: str) -> list[Entry]:
-    """Return the files below a folder, by path; none if it is not there."""
+    """Return all files below a folder, sorted by path; empty if the folder does not exist."""
     fs, place = _at(folder)
     if not _finds(fs):
         return sorted(walked(folder), key=lambda entry: entry.path)
@@ -118,7 +120,9 @@ def walked(folder: str) -> Iterator[Entry]:
 
 
 def modified_at(entry: Entry) -> datetime:
-    """Return the time at which a file was written; the epoch where the store does not report it."""
+    """Return the time at which a file was last written; the epoch if the store does not report
+    it.
+    """
     names = ("mtime", "LastModified", "last_modified")
     instant: Any = next(filter(None, map(entry.info.get, names)), None)
     if "modificationTime" in entry.info:  # of WebHDFS, which fsspec has in local time
@@ -136,9 +140,9 @@ def modified_at(entry: Entry) -> datetime:
 
 
 def version(entry: Entry) -> str:
-    """Return a text that distinguishes a file from another of its size and time that was written in
-    its place; empty if the store has none. For a local file it is the time of its last change, also
-    of its permissions and links, which no program sets.
+    """Return a text that changes when a file is replaced by another with the same size and time;
+    empty if the store has none. For a local file it is the change time (ctime), which no program
+    can set.
     """
     names = ("created",) if is_local(entry.path) else _VERSIONS
     return next((str(entry.info[name]) for name in names if name in entry.info), "")
@@ -160,8 +164,8 @@ def opened(path: str) -> BinaryIO:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write a file as a whole, in place of an earlier one. Some stores keep a part of an upload
-    that was cut off; such a file is in no manifest.
+    """Write a whole file, replacing an earlier one. Some stores keep part of an interrupted upload;
+    such a file is in no manifest.
     """
     fs, place = _at(path)
     if not is_local(path):
@@ -175,8 +179,9 @@ def write(path: str, content: bytes) -> None:
 
 @contextmanager
 def written(path: str) -> Iterator[IO[bytes]]:
-    """A file to write to; if the block raises, there is none. It goes to a store at the end of the
-    block, as ``write`` does."""
+    """Open a file for writing. If the block raises, no file is created. A file of a remote store is
+    uploaded after the block, with ``write``.
+    """
     fs, place = _at(path)
     if not is_local(path):
         with tempfile.NamedTemporaryFile(prefix="ackledger-") as spool:
@@ -195,9 +200,9 @@ def written(path: str) -> Iterator[IO[bytes]]:
 
 
 def move(before: str, after: str) -> None:
-    """Rename a file or a folder to a name that nothing has. Raises OSError unless the store did:
-    some refuse without an error. A local folder is never copied instead, so one is not renamed to
-    another disk.
+    """Rename a file or folder to a name that does not exist yet. Raises OSError if the store did
+    not do so, because some stores refuse without an error. A local folder is never copied instead,
+    so it cannot move to another disk.
     """
     fs, source = _at(before)
     target = _at(after)[1]
@@ -224,14 +229,14 @@ def move(before: str, after: str) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Delete a file; a no-op where it is gone."""
+    """Delete a file; a no-op if it does not exist."""
     fs, place = _at(path)
     with suppress(FileNotFoundError):  # a try that was not answered has done it, or somebody else
         _tried(fs, path, lambda: fs.rm_file(place))
 
 
 def remove_folder(folder: str) -> None:
-    """Delete a folder with all that is in it; a no-op where it is gone."""
+    """Delete a folder with its content; a no-op if it does not exist."""
     require_literal(folder)
     fs, place = _at(folder)
     with suppress(FileNotFoundError):  # two are at it
@@ -239,7 +244,7 @@ def remove_folder(folder: str) -> None:
 
 
 def remove_empty(folder: str) -> None:
-    """Delete a folder if nothing is in it; an object store has no folders."""
+    """Delete a folder if it is empty. Object stores have no folders."""
     if entries(folder):
         return
     fs, place = _at(folder)
@@ -250,8 +255,9 @@ def remove_empty(folder: str) -> None:
 
 
 def require_no_password(path: str) -> None:
-    """Raise ConfigurationError for a URL with a password, which messages and the ledger would
-    show."""
+    """Raise ConfigurationError for a URL with a password, because messages and the ledger would
+    show it.
+    """
     host = path.partition("://")[2].partition("/")[0]
     if ":" in host.rpartition("@")[0]:
         raise ConfigurationError(
@@ -262,8 +268,9 @@ def require_no_password(path: str) -> None:
 
 
 def require_literal(path: str) -> None:
-    """Raise ConfigurationError for a URL that clients of object stores take for a pattern where a
-    folder is removed: they would remove others."""
+    """Raise ConfigurationError for a URL with wildcards of object store clients, which would delete
+    other folders as well.
+    """
     if not is_local(path) and (sign := re.search(r"[*?[]", path)):
         raise ConfigurationError(
             f"{path}: expected a URL without any of * ? [, which the store's client takes for a"
@@ -272,8 +279,8 @@ def require_literal(path: str) -> None:
 
 
 def _at(path: str) -> tuple[Any, str]:
-    """Return the file system of a path, and its name for the path. Raises ConfigurationError for a
-    URL with a password, or of a store that is reached in another way.
+    """Return the file system of a path, and the file system's name for it. Raises
+    ConfigurationError for a URL with a password, and for a store that needs another kind of URL.
     """
     import fsspec
     from fsspec.implementations.local import make_path_posix
@@ -309,7 +316,7 @@ def _at(path: str) -> tuple[Any, str]:
 
 
 def _redacted(text: str) -> str:
-    """Return the text without possible secrets: queries of URLs, and logins in them."""
+    """Return the text without possible secrets: queries and logins of URLs."""
     return re.sub(r"\?[^\s'\")>]*", "", re.sub(r"://[^/\s]*@", "://", text))
 
 
@@ -319,8 +326,9 @@ def _entry(path: str, details: dict[str, Any]) -> Entry:
 
 
 def _finds(fs: Any) -> bool:
-    """Whether a file system lists all files below a folder by itself. fsspec's own way goes from
-    folder to folder, and takes one that it cannot list for an empty one."""
+    """Return whether a file system has its own way to list all files below a folder. fsspec's
+    default walks from folder to folder, and takes a folder that it cannot list for an empty one.
+    """
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 
@@ -330,10 +338,11 @@ def _finds(fs: Any) -> bool:
 
 
 def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
-    """Return the result of ``call``, which asks a store. Unless that is a local folder, the call is
-    repeated while its error may pass. Raises UnavailableError if the store still does not answer,
-    and ConfigurationError if it refuses the request; other errors, and those of a local folder, are
-    raised as they are.
+    """Return the result of ``call``, which accesses the store of ``path``. For a remote store,
+    retry errors that may be temporary.
+
+    Raises UnavailableError if the store still does not answer, and ConfigurationError if it refuses
+    the request. Other errors, and all errors of local folders, are raised unchanged.
     """
     if is_local(path):
         return call()
@@ -367,7 +376,9 @@ def _tried(fs: Any, path: str, call: Callable[[], Result]) -> Result:
 
 
 def _is_plain(exc: BaseException) -> bool:
-    """Whether an error shows by its class what is wrong, and stays as it is."""
+    """Return whether the class of an error already says what is wrong, so that it is not
+    translated.
+    """
     if isinstance(exc, OSError) and not isinstance(exc, LASTING):
         return False  # of a body that was cut off, JSON raises what is a ValueError, too
     return isinstance(exc, (LedgerError, *LASTING, *_MISTAKES)) or not isinstance(exc, Exception)
@@ -383,8 +394,9 @@ def _may_pass(exc: BaseException) -> bool:
 
 
 class _Ranges(io.RawIOBase):
-    """A file of a store, of which each read is a request of its own: one that fails, or is cut off,
-    is repeated."""
+    """A file of a store that is read by one request per range. A request that fails, or is cut off,
+    is repeated.
+    """
 
     def __init__(self, path: str, fs: Any, place: str, size: int):
         self._path, self._fs, self._place, self._size = path, fs, place, size

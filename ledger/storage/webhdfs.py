@@ -16,15 +16,15 @@ _REMOTE = {
 
 
 def watch(session: Any) -> None:
-    """Let the requests of fsspec's WebHDFS end, and its answers be looked at."""
+    """Add a timeout, and a check of each answer, to the requests of fsspec's WebHDFS."""
     session.hooks["response"] = [_require_answer]
     if not isinstance(session.request, partial):
         session.request = partial(session.request, timeout=TIMEOUT_SECONDS)
 
 
 def _require_answer(response: Any, *args: Any, **kwargs: Any) -> None:
-    """Raise the error that an answer of WebHDFS means, if fsspec does not look at it: it takes what
-    a data node sends, with any status, for a file's content, and reads other answers up to 500.
+    """Raise the error that an answer of WebHDFS means, in cases that fsspec ignores: a status above
+    500, and any failed read, whose answer fsspec takes for the file's content.
     """
     if response.status_code > HTTPStatus.INTERNAL_SERVER_ERROR:
         response.raise_for_status()

@@ -13,10 +13,10 @@ Word = Callable[[pa.DataType], str | None]
 
 
 def scalar(kind: pa.DataType) -> str:
-    """Return the name of a type without parts, in any layout of its values: ``int8`` to ``uint64``,
-    ``halffloat``, ``float``, ``double``, ``bool``, ``decimal``, ``string``, ``binary``, ``date``,
-    ``time``, ``timestamp`` and ``timestamptz``. Any other type, and one of nanoseconds, has its own
-    name, which no table has.
+    """Return the name of a scalar type, whatever its layout: ``int8`` to ``uint64``, ``halffloat``,
+    ``float``, ``double``, ``bool``, ``decimal``, ``string``, ``binary``, ``date``, ``time``,
+    ``timestamp`` or ``timestamptz``. Any other type, and one with nanoseconds, returns Arrow's
+    name, which no sink's table has.
     """
     kind = plain(kind)
     if t.is_decimal(kind):
@@ -45,14 +45,14 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def nested(kind: pa.DataType) -> bool:
-    """Return whether values have parts with a meaning of their own."""
+    """Return whether a type is a list, a map, or a struct of user-visible fields."""
     return bool(is_list(kind) or t.is_map(kind) or (t.is_struct(kind) and not is_packed(kind)))
 
 
 def is_packed(kind: pa.DataType) -> bool:
-    """Return whether a struct is a VARIANT, GEOMETRY or GEOGRAPHY in Spark's own bytes.
+    """Return whether a struct is Spark's encoding of a VARIANT, GEOMETRY or GEOGRAPHY.
 
-    Spark marks one of its parts.
+    Spark marks one of its fields.
     """
     marks = {mark for part in parts(kind) for mark in part.metadata or {}}
     return bool(t.is_struct(kind) and marks & {b"variant", b"geometry", b"geography"})
@@ -70,8 +70,8 @@ def parts(kind: pa.DataType) -> list[pa.Field]:
 
 
 def scalars(kind: pa.DataType, where: str) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield the scalars of a type, at every depth, each with the name of its place: ``where``, or a
-    part of it.
+    """Yield the scalar types within a type, at every depth, each with its path: ``where``, or a
+    path below it.
     """
     if not nested(kind):
         yield where, kind
@@ -80,8 +80,8 @@ def scalars(kind: pa.DataType, where: str) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def rebuilt(kind: pa.DataType, leaf: Leaf, where: str = "") -> pa.DataType:
-    """Return a type with other scalars: ``leaf`` makes each of the scalar and the name of its
-    place. Parts may be null.
+    """Return a type with each scalar replaced by ``leaf``'s result for the scalar and its path. All
+    parts are nullable.
     """
     inner = [(part.name, rebuilt(part.type, leaf, f"{where}.{part.name}")) for part in parts(kind)]
     if t.is_struct(kind):
@@ -92,17 +92,21 @@ def rebuilt(kind: pa.DataType, leaf: Leaf, where: str = "") -> pa.DataType:
 
 
 def utc(kind: pa.DataType, where: str = "") -> pa.DataType:
-    """Return a scalar. Timestamps with a zone are in UTC, whatever zone they are shown in."""
+    """Return a scalar type, with the time zone of a timestamp with a zone set to UTC. Other types
+    are returned unchanged. It can be used as ``leaf`` of ``rebuilt``.
+    """
     return pa.timestamp(kind.unit, "UTC") if t.is_timestamp(kind) and kind.tz else kind
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Return the columns as nullable ones, of nullable parts, with timestamps in UTC."""
+    """Return a schema with all columns and parts nullable, and timestamps with a zone in UTC."""
     return pa.schema([(field.name, rebuilt(field.type, utc)) for field in schema])
 
 
 def text(kind: pa.DataType, word: Word) -> str:
-    """Return a type in the words of a kind of sink. ``word``: returns that of a scalar."""
+    """Return a type as text in the words of a kind of sink. ``word``: returns the sink's name of a
+    scalar.
+    """
     inner = [text(part.type, word) for part in parts(kind)]
     if t.is_struct(kind):
         names = [part.name for part in parts(kind)]
@@ -115,9 +119,10 @@ def text(kind: pa.DataType, word: Word) -> str:
 def differences(
     expected: Iterable[pa.Field], actual: Iterable[pa.Field], word: Word, where: str = ""
 ) -> Iterator[str]:
-    """Yield the differences of the ``actual`` columns from the ``expected`` ones, each with the
-    name of the column or of its part. The order of columns means nothing, that of the parts of one
-    does. ``word``: of a scalar, for messages, and equal for equal types.
+    """Yield the differences between two schemas as sentences, each with the name of the column or
+    part. The order of columns is ignored; the order of fields in a struct is not.
+
+    ``word``: returns the name of a scalar, for messages. Scalars with equal names are equal.
     """
     here, there = ({field.name: field for field in fields} for fields in (expected, actual))
     for name in dict.fromkeys([*here, *there]):

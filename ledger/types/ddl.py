@@ -52,7 +52,7 @@ _USUAL = (
 
 
 def columns(schema: "StructType | str") -> dict[str, str] | None:
-    """Return the columns with their types in Spark's words, in lower case; None where the text is
+    """Return the type of each column, in Spark's words in lower case, by name; None if the text is
     not plain DDL.
     """
     if not isinstance(schema, str):
@@ -64,8 +64,9 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
 
 
 def field_paths(schema: "StructType | str") -> list[tuple[str, ...]] | None:
-    """Return the columns, and the fields of a STRUCT at any depth, each as the names that lead to
-    it; None if the text is not plain DDL."""
+    """Return the paths of all columns, and of the fields of a STRUCT at any depth; None if the text
+    is not plain DDL. A path is a tuple of names.
+    """
     try:
         if not isinstance(schema, str):
             return list(_paths(schema, ()))
@@ -86,8 +87,9 @@ def _paths(kind: "DataType | str", path: tuple[str, ...]) -> Iterator[tuple[str,
 
 def parts_of(kind: "DataType | str") -> "tuple[str, Sequence[tuple[str, DataType | str]]]":
     """Return the kind of a type, and its parts with their names: the ``element`` of an ``array``,
-    the ``key`` and the ``value`` of a ``map``, the fields of a ``struct``. A type without parts is
-    itself, in Spark's words in lower case."""
+    the ``key`` and the ``value`` of a ``map``, the fields of a ``struct``. For a scalar, return its
+    name in lower case, and no parts.
+    """
     if not isinstance(kind, str):
         from pyspark.sql import types as T
 
@@ -109,8 +111,8 @@ def parts_of(kind: "DataType | str") -> "tuple[str, Sequence[tuple[str, DataType
 
 
 def text_type(kind: str) -> str:
-    """Return a name that types have in common if their equal values are equal texts: all integers
-    have one, and all texts.
+    """Return a name for the group of types whose equal values have equal texts. All integer types
+    have one name, and so have all text types.
     """
     alias, (precision, scale) = _scalar(kind) or ("", (0, 0))
     if alias.startswith("int"):
@@ -119,15 +121,16 @@ def text_type(kind: str) -> str:
 
 
 def check_types(what: str, schema: "StructType | str") -> None:
-    """Raise DeclarationError if a schema in DDL has a column of a type that Spark does not know, or
-    of none. ``what``: whose it is."""
+    """Raise DeclarationError if a schema in DDL has a column without a type, or with a type that
+    Spark does not know. ``what``: the owner of the schema, for the message.
+    """
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):  # JSON is Spark's to read
         _columns(what, schema)
 
 
 def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
-    """Return the columns as Spark hands them over in Arrow. None if one of them has a type with
-    parts, or one that no sink can have, as a decimal of no digits.
+    """Return the Arrow schema in which Spark hands over the columns. None if a column is nested, or
+    has a type that no sink can store, such as a decimal of no digits.
     """
     import pyarrow as pa
 
@@ -146,15 +149,20 @@ def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":
 
 
 def _columns(what: str, schema: str) -> list[tuple[str, str]]:
-    """Return the columns with their types. Raises DeclarationError if Spark would refuse them."""
+    """Return the name and the type of each column. Raises DeclarationError if Spark would refuse
+    them.
+    """
     text = _without_comments(schema)
     whole = _WITH_PARTS.fullmatch(text.strip())
     return _fields(what, "column", whole[2] if whole else text)
 
 
 def _fields(what: str, kind: str, text: str) -> list[tuple[str, str]]:
-    """Return the columns, or the fields of a struct (``kind``), with their types. Raises
-    DeclarationError where Spark would refuse them.
+    """Return the name and the type of each column of a schema, or of each field of a struct. Raises
+    DeclarationError if Spark would refuse one.
+
+    ``what``: the owner of the schema, for messages.
+    ``kind``: ``column`` or ``field``, for messages.
     """
     fields = []
     for part in _parts(text):
@@ -179,7 +187,7 @@ def _fields(what: str, kind: str, text: str) -> list[tuple[str, str]]:
 
 
 def _check_type(what: str, text: str) -> None:
-    """Raise DeclarationError unless Spark has such a type."""
+    """Raise DeclarationError unless the text is a type that Spark knows."""
     parts = _WITH_PARTS.fullmatch(text)
     if parts is None:
         scalar = _scalar(text)
@@ -214,8 +222,8 @@ def _check_type(what: str, text: str) -> None:
 
 
 def _scalar(text: str) -> tuple[str, tuple[int, int]] | None:
-    """Return the alias of a type without parts, with precision and scale if it is a decimal; None:
-    it is no such type.
+    """Return the name of a scalar type, with the precision and scale of a decimal; None if the text
+    is not a scalar type.
     """
     plain = re.sub(r" ?([(,]) ?| (?=\))", r"\1", " ".join(text.lower().split()))
     for alias, pattern in _SCALARS.items():
@@ -226,8 +234,8 @@ def _scalar(text: str) -> tuple[str, tuple[int, int]] | None:
 
 
 def _without_comments(text: str) -> str:
-    """Return a schema with a blank for each comment of SQL. A comment that does not end, or is a
-    hint, stays.
+    """Return a schema with each SQL comment replaced by a blank. Hints, and comments that are not
+    closed, stay.
     """
     pieces, place = [], 0
     while match := _PIECE.match(text, place):
@@ -244,7 +252,7 @@ def _without_comments(text: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """Cut the text at its commas, except those within brackets or quotes."""
+    """Split the text at its commas, except those within brackets or quotes."""
     parts, depth = [""], 0
     for piece in _PIECE.findall(text):
         depth += (piece in "<(") - (piece in ">)")

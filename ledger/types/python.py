@@ -34,8 +34,8 @@ _TIME = re.compile(
 
 
 def converted(converter: Converter | None, values: Row) -> Row:
-    """Return the values as the converter makes them. Raises the error of a value that cannot be
-    converted.
+    """Convert each value with ``converter``. Raises the converter's error for a value that does not
+    fit.
     """
     if converter is None:
         return values
@@ -46,8 +46,9 @@ def converted(converter: Converter | None, values: Row) -> Row:
 
 
 def converter_of(kind: T.DataType, *, strict: bool) -> Converter | None:
-    """Return the converter that makes a value of a type; None: Arrow decides. ``strict``: whether a
-    value is taken as ``Scalar.takes`` decides.
+    """Return the function that converts values to a type; None: Arrow converts them.
+
+    ``strict``: accept only values that ``Scalar.takes`` accepts.
     """
     of = partial(converter_of, strict=strict)
     if isinstance(kind, T.ArrayType):
@@ -66,7 +67,7 @@ def converter_of(kind: T.DataType, *, strict: bool) -> Converter | None:
 
 
 def _require(fits: bool) -> None:
-    """Raise ValueError unless a value fits. The row's reason has the type and the value."""
+    """Raise ValueError unless ``fits``. The caller adds the type and the value to the reason."""
     if not fits:
         raise ValueError
 
@@ -202,13 +203,17 @@ def _is_local(value: Any) -> bool:
 
 
 def _without_nul(column: pa.Array) -> bool:
-    """Return whether no text has a NUL character, the only one with a byte of 0 in UTF-8."""
+    """Return whether no text of a column has a NUL character. In UTF-8 no other character has a
+    byte 0.
+    """
     _, _, content = column.buffers()
     return content is None or bool(np.frombuffer(content, np.uint8).all())
 
 
 def _without_infinity(column: pa.Array) -> bool:
-    """Return whether no number is infinite. A number that is too large becomes infinite."""
+    """Return whether no number of a column is infinite. A number that was too large is infinite
+    here.
+    """
     return not pc.any(pc.is_inf(column)).as_py()
 
 

@@ -12,19 +12,21 @@ _AS_IS = "json"  # a dict that stands for itself, and not for a value without a 
 
 
 def raw(names: Sequence[str], row: Sequence[Any]) -> bytes:
-    """Return a row as JSON, from which ``from_raw`` makes it again."""
+    """Encode a row as JSON. ``from_raw`` decodes it."""
     values = [{_AS_IS: value} if isinstance(value, dict) else value for value in row]
     return json.dumps(dict(zip(names, values, strict=True)), default=as_json).encode()
 
 
 def from_raw(names: Sequence[str], stored: bytes) -> Sequence[Any]:
-    """Return the values of ``names`` in a row that ``raw`` made; None for names that it lacks."""
+    """Decode a row that ``raw`` encoded, and return the values of ``names``. A name that the row
+    lacks is None.
+    """
     record = json.loads(stored)
     return [_unwrapped(record.get(name)) for name in names]
 
 
 def as_json(value: Any) -> Any:
-    """Return a form of JSON for a value that has none of its own."""
+    """Return a value that JSON cannot encode in a form that it can."""
     if is_bytes(value):
         return {_BASE64: base64.b64encode(value).decode()}
     if isinstance(value, Decimal):

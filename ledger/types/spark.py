@@ -21,8 +21,8 @@ Leaf = Callable[[T.DataType], T.DataType]
 
 
 def walk(kind: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType]]:
-    """Yield a type and its parts at every depth, without the keys of maps, each with the name of
-    the field that it is, or is part of.
+    """Yield a type and its parts at every depth, without the keys of maps. Each comes with the name
+    of the field that it belongs to.
     """
     yield name, kind
     if isinstance(kind, T.ArrayType):
@@ -35,8 +35,8 @@ def walk(kind: T.DataType, name: str = "") -> Iterator[tuple[str, T.DataType]]:
 
 
 def rebuilt(kind: T.DataType, leaf: Leaf, key: Leaf = lambda kind: kind) -> T.DataType:
-    """Return a type with another in place of each that has no parts. ``key``: makes those in keys
-    of maps.
+    """Return a type with each scalar replaced by ``leaf``'s result. ``key``: replaces scalars in
+    map keys.
     """
     if isinstance(kind, T.ArrayType):
         return T.ArrayType(rebuilt(kind.elementType, leaf, key), kind.containsNull)
@@ -50,14 +50,12 @@ def rebuilt(kind: T.DataType, leaf: Leaf, key: Leaf = lambda kind: kind) -> T.Da
 
 
 def nullable(kind: T.DataType) -> T.DataType:
-    """Return a type whose parts may all be null, as Spark reads files and compares with what it has
-    read.
-    """
+    """Return a type with all its parts nullable, which is how Spark reads the schema of a file."""
     return kind.toNullable() if isinstance(kind, NESTED) else kind
 
 
 def without_lengths(kind: T.DataType) -> T.DataType:
-    """Return the type that values are stored as: a text of limited length is a text."""
+    """Return a type with CHAR and VARCHAR replaced by STRING, as which values are stored."""
     return rebuilt(kind, _without_length, _without_length)
 
 
@@ -66,7 +64,7 @@ def _without_length(kind: T.DataType) -> T.DataType:
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as Spark accepts it, with any characters."""
+    """Return a column's name quoted for Spark, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 

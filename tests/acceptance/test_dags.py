@@ -19,7 +19,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag, replay_dag
 from ledger.airflow.intervals import interval_of
 from ledger.airflow.pipelines import guarantee_in
-from ledger.airflow.plugin import noted
+from ledger.airflow.plugin import append_report
 from ledger.airflow.versions import AirflowFailException, AirflowSkipException
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
@@ -341,16 +341,16 @@ def test_the_note_of_a_run(ledger, dags):
     assert "3 acked, 1 failed" in report
     with create_session() as session:
         row = session.merge(run)
-        noted(row)
+        append_report(row)
         assert row.note == f"ackledger: {report}"[:1000]
         row.note = "look at plane 7"
         for _ in range(2):
-            noted(row)
+            append_report(row)
             assert row.note == f"look at plane 7\n\nackledger: {report}"[:1000]
     other = dags["ledger_accept"].test(run_conf={"batch": batch.batch_id, "reason": "none"})
     with create_session() as session:
         row = session.merge(other)
-        noted(row)
+        append_report(row)
         assert row.note is None
 
 

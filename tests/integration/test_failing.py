@@ -122,7 +122,7 @@ def test_the_log_of_a_driver_says_how_far_a_long_step_is(ledger, settings, monke
     batch = ledger.open(flow)
     run = ledger.start(batch.batch_id, "source")
     message = f"source of batch {batch.batch_id}: 0 s"
-    with steps.living(Job(None, ledger.database, settings, flow), run):
+    with steps.holding_lease(Job(None, ledger.database, settings, flow), run):
         until = time.monotonic() + 10
         while message not in caplog.messages and time.monotonic() < until:
             time.sleep(0.01)

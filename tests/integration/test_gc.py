@@ -8,7 +8,7 @@ from sqlalchemy import text
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.core.states import Need
 from ledger.errors import DeclarationError
-from ledger.execution.steps import living
+from ledger.execution.steps import holding_lease
 from ledger.spark.job import Job
 from ledger.storage.folders import Size
 from ledger.store.queries import batches, checkpoints
@@ -138,7 +138,7 @@ def test_a_sink_whose_kind_changed_keeps_what_its_table_has(archive, settings, f
     job = Job(None, archive.database, settings, chain(then))
     run = archive.start(batch.batch_id, "sink")
     folder = job.publisher(job.pipeline.step("sink")).staging(batch.batch_id, run.run_id)
-    with living(job, run):
+    with holding_lease(job, run):
         Path(folder).mkdir(parents=True)
         (Path(folder) / "part.parquet").write_text("0123456789")
     noted = archive.row("SELECT folder FROM step_run WHERE step = 'sink'").folder

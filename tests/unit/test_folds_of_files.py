@@ -114,7 +114,7 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
                 if report.deltas
             ]
             monkeypatch.setattr(stored, "WINDOW_ROWS", 1 << 20)
-            whole = list(portion.gathered(files))
+            whole = list(portion.fold_together(files))
             deltas = sum(len(part.deltas.root) for part in parts)
             columns = sum(footer.bytes for footer in footers)
             memory = memory_of(footers, by_input=portion.by_input)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.deltas.footers import DELTA_BYTES, footer_of, memory_of, read_footers, related
+from ledger.deltas.footers import DELTA_BYTES, footer_of, groups_by_input, memory_of, read_footers
 from ledger.storage.manifest import DataFile
 
 BIGINT, TEXT = pa.int64(), pa.string()
@@ -120,9 +120,9 @@ def test_files_that_may_share_an_input():
         {"root": [1]},
     ]
     footers = [footer_of(written(columns)) for columns in tables]
-    grouped = related(footers[:4])
+    grouped = groups_by_input(footers[:4])
     assert sorted(map(sorted, grouped)) == [[0], [1, 2], [3]]
-    grouped = related(footers)
+    grouped = groups_by_input(footers)
     assert sorted(map(sorted, grouped)) == [[0, 1, 2, 4], [3]]
 
 

@@ -185,9 +185,9 @@ def test_files_of_an_output(fold, drawn, cut, window, emits_one):
     output = portions.Output(files, partial(fold, emits_one=emits_one), edges, len(rows))
     oracle = expected(rows, edges, fold is fold_emitted)
     with windows_of(window):
-        require(united(output.gathered(files)), rows, oracle, inputs, emits_one=emits_one)
+        require(united(output.fold_together(files)), rows, oracle, inputs, emits_one=emits_one)
     on_their_way = output.fold_table(exploded(rows, inputs, lists))
-    wrote = united(output.gathered(files)).wrote
+    wrote = united(output.fold_together(files)).wrote
     require(replace(on_their_way, wrote=wrote), rows, oracle, inputs, emits_one=emits_one)
 
 
@@ -221,10 +221,10 @@ def test_a_file_window_by_window(own, drawn, window, ordered, cut):
         assert is_ordered or roots != sorted(roots)
         if not is_ordered:
             return
-        parts = list(output.by_window(file))
+        parts = list(output.fold_by_window(file))
     posted = [root for part in parts for root in part.deltas.root.tolist()]
     assert len(posted) == len(set(posted))
-    whole, result = united(output.gathered(files)), united(parts)
+    whole, result = united(output.fold_together(files)), united(parts)
     assert as_dict(result.deltas) == as_dict(whole.deltas)
     assert fails_of(result.deltas) == fails_of(whole.deltas)
     assert result.deltas.drops == whole.deltas.drops
@@ -241,7 +241,7 @@ def test_a_file_that_changes_under_its_fold_is_refused():
     with pytest.raises(
         IntegrityError, match=r"0.parquet has changed under its fold\. Run the step"
     ):
-        list(output.by_window(files[0]))
+        list(output.fold_by_window(files[0]))
 
 
 def test_anchors_without_roots_are_refused(tmp_path):
@@ -267,7 +267,7 @@ def test_siblings_do_not_cancel_in_what_was_seen(lists):
     assert witnessed(pairs[0], 1).xor == witnessed(pairs[1], 1).xor == 0
     output = portions.Output([first, second], fold_emitted, edges_of(1), 8)
     for files in ([first, first], [second, second]):
-        assert united(output.gathered(files)).wrote != witnessed([*pairs[0], *pairs[1]], 1)
+        assert united(output.fold_together(files)).wrote != witnessed([*pairs[0], *pairs[1]], 1)
 
 
 @settings(max_examples=100)
@@ -281,8 +281,8 @@ def test_files_without_an_input_in_common(drawn):
     ordered = [(place, *row[1:]) for place, row in enumerate([*low, *high])]
     files = written([ordered[: len(low)], ordered[len(low) :]], inputs, lists)
     output = portions.Output(files, fold_emitted, edges, len(rows))
-    whole = united(output.gathered(files))
-    parts = united([*output.gathered(files[:1]), *output.gathered(files[1:])])
+    whole = united(output.fold_together(files))
+    parts = united([*output.fold_together(files[:1]), *output.fold_together(files[1:])])
     assert as_dict(parts.deltas) == as_dict(whole.deltas)
     assert fails_of(parts.deltas) == fails_of(whole.deltas)
     assert (parts.deltas.drops, parts.deltas.with_rows) == (
@@ -312,12 +312,12 @@ def test_rows_of_an_input_that_were_read(drawn, window, cut, most):
                 oracle.ack(root, 1, position)
     reading = portions.Reading(files, edges, len(rows), number=1)
     with windows_of(window):
-        result = united(reading.gathered(files))
+        result = united(reading.fold_together(files))
     assert as_dict(result.deltas) == oracle.deltas()
     assert result.deltas.with_rows == 0
     for file in files:
         with windows_of(window), patch.object(stretches, "MOST_STRETCHES", most):
-            parts, whole = list(reading.by_window(file)), united(reading.gathered([file]))
+            parts, whole = list(reading.fold_by_window(file)), united(reading.fold_together([file]))
             result = united(parts)
             assert as_dict(result.deltas) == as_dict(whole.deltas)
 
@@ -351,7 +351,7 @@ def test_records_of_a_snapshot_that_were_read(window):
     for position in (10, 12, 13):
         oracle.ack(100 + position, 0, position)
     with windows_of(window):
-        for parts in (reading.by_window(files[0]), reading.gathered(files)):
+        for parts in (reading.fold_by_window(files[0]), reading.fold_together(files)):
             assert as_dict(united(parts).deltas) == oracle.deltas()
 
 
@@ -383,13 +383,13 @@ def test_records_that_were_emitted(roots, emitted):
         }
         pq.write_table(pa.table(data), stream)
     records = portions.Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
-    (result,) = records.by_window(records.files[0])
+    (result,) = records.fold_by_window(records.files[0])
     assert (result.wrote.rows, result.deltas.root.tolist()) == (4, emitted)
     assert result.deltas.with_rows == len(emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
     assert fails_of(result.deltas) == {root: failed[root] for root in emitted if root in failed}
     with windows_of(3):
-        parts = list(records.by_window(records.files[0]))
+        parts = list(records.fold_by_window(records.files[0]))
     assert [part.wrote.rows for part in parts] == [3, 1]
     together = kernel.merge_deltas([part.deltas for part in parts])
     assert as_dict(together) == as_dict(result.deltas)
@@ -413,15 +413,15 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
 
     monkeypatch.setattr(portions, "read_row_group", noted)
     records = portions.Records([DataFile(str(path), 1, 12, 1000)], 100, 1010, edges_of(0))
-    (folded,) = records.gathered(records.files)
+    (folded,) = records.fold_together(records.files)
     (fails,) = folded.deltas.fails
     assert (fails.root.tolist(), fails.details) == ([1101, 1106, 1107], ["raw 1", "raw 6", "raw 7"])
     assert read == [0, 2]
-    (folded,) = replace(records, keeps_text=False).gathered(records.files)
+    (folded,) = replace(records, keeps_text=False).fold_together(records.files)
     assert (folded.deltas.fails[0].details, read) == (None, [0, 2])
     read.clear()
     with windows_of(4):  # which begin within a group, and end within one
-        parts = [folded.deltas for folded in records.gathered(records.files)]
+        parts = [folded.deltas for folded in records.fold_together(records.files)]
     failed = [(fails.root.tolist(), fails.details) for part in parts for fails in part.fails]
     assert failed == [([1101], ["raw 1"]), ([1106, 1107], ["raw 6", "raw 7"])]
     assert read == [0, 2]
@@ -447,12 +447,12 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
     monkeypatch.setattr(stretches, "MOST_STRETCHES", 0)
     reading = portions.Reading([file], edges_of(1), len(rows))
     with windows_of(2):
-        parts = [(len(read), part.deltas) for part in reading.by_window(file)]
+        parts = [(len(read), part.deltas) for part in reading.fold_by_window(file)]
     assert [many for many, _ in parts] == [1, 2, 3, 4, 5, 6]
     assert as_dict(kernel.merge_deltas([deltas for _, deltas in parts])) == oracle.deltas()
     records = portions.Records([file], 1, len(rows), edges_of(0))
     with windows_of(2):
-        assert [len(read) for _ in records.by_window(file)] == [1, 2, 3, 4, 5, 6]
+        assert [len(read) for _ in records.fold_by_window(file)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("sampled", [1, 1_000])
@@ -470,7 +470,7 @@ def test_all_rows_of_a_root_are_folded_together(window, pieces, sampled, monkeyp
     files = written([rows[:15], rows[15:], untracked], 1, lists=False)
     output = portions.Output(files, fold_emitted, edges_of(1), 45)
     with windows_of(window):
-        parts = list(output.gathered(files))
+        parts = list(output.fold_together(files))
     assert sum(part.wrote.rows for part in parts) == 45
     posted = [some for part in parts for some in part.deltas.root.tolist()]
     assert sorted(posted) == sorted(set(root.tolist()))

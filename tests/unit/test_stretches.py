@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.deltas import stretches
-from ledger.deltas.stretches import Stretches, meeting, merge_ranges, sort_out
+from ledger.deltas.stretches import Stretches, classify_files, merge_ranges, overlapping_groups
 from ledger.storage.manifest import DataFile
 
 FEW = 4  # stretches of a file that are too many, by one
@@ -85,15 +85,18 @@ def test_files_are_distinguished(drawn, group):
     numbers = range(len(drawn))
     files = [DataFile(str(number), 1, 1, number) for number in numbers]
     orders = [Stretches.of(in_windows(values, 3)) for values in drawn]
-    related = [[n for n in numbers if n in group], *([n] for n in numbers if n not in group)]
+    groups_by_input = [
+        [n for n in numbers if n in group],
+        *([n] for n in numbers if n not in group),
+    ]
     ordered, shared, unordered = (
-        [int(file.path) for file in kind] for kind in sort_out(files, orders, related)
+        [int(file.path) for file in kind] for kind in classify_files(files, orders, groups_by_input)
     )
     assert sorted([*ordered, *shared, *unordered]) == list(numbers)
     assert all(orders[number].in_order for number in ordered)
     assert not any(orders[number].in_order for number in unordered)
     assert group.issuperset(shared)
-    if len(related[0]) > 1:
+    if len(groups_by_input[0]) > 1:
         for number in group.intersection([*ordered, *unordered]):
             others = {root for n, values in enumerate(drawn) if n != number for root in values}
             assert not others.intersection(drawn[number])
@@ -114,7 +117,7 @@ def test_files_are_distinguished(drawn, group):
 )
 def test_files_whose_ranges_meet(ranges, groups):
     """Also by way of a third one, and at the border of a range."""
-    assert sorted(map(sorted, meeting(ranges))) == groups
+    assert sorted(map(sorted, overlapping_groups(ranges))) == groups
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=4), max_size=6))
@@ -122,7 +125,7 @@ def test_every_pair_that_meets_is_in_one_group(drawn):
     """And no two files that do not meet, be it by way of others."""
     files = [merge_ranges((first, first + many) for first, many in ranges) for ranges in drawn]
     sets = [{root for first, last in ranges for root in range(first, last + 1)} for ranges in files]
-    groups = meeting(files)
+    groups = overlapping_groups(files)
     assert sorted(number for group in groups for number in group) == list(range(len(drawn)))
     for group in groups:
         others = [some for number, some in enumerate(sets) if number not in group]

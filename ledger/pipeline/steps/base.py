@@ -16,7 +16,7 @@ _NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MOST_LETTERS - 1}}}")
 
 
 class Step:
-    """A step of a pipeline. Its kind is a frozen dataclass that declares how it differs."""
+    """A step of a pipeline. Each kind of step is a frozen dataclass that overrides what differs."""
 
     kind: ClassVar[str]
     """Its name in the ledger."""
@@ -50,31 +50,31 @@ class Step:
 
     @property
     def columns(self) -> "StructType | str | None":
-        """Columns of its rows, where they are declared; None: its function decides."""
+        """Declared columns of the output; None: the step's function decides."""
         return None
 
     @property
     def keeps_anchor(self) -> bool:
-        """Whether its output is tracked if its input is."""
+        """Whether the output is tracked if the input is."""
         return not self.ends_tracking
 
     @property
     def carries(self) -> bool:
-        """Whether the library adds the anchors to what its function returns."""
+        """Whether the library adds the anchors to the frame that the step's function returns."""
         return False
 
     @property
     def needs_anchor(self) -> bool:
-        """Whether it reads tracked rows alone."""
+        """Whether all rows that the step reads must be tracked."""
         return self.ends_tracking
 
     @property
     def is_kept_elsewhere(self) -> bool:
-        """Whether users find its result without a sink."""
+        """Whether users get the result elsewhere, without a sink."""
         return self.is_published
 
     def described(self) -> dict[str, Any]:
-        """Fields of ``DeclaredStep`` that are of its kind alone."""
+        """Return the fields of ``DeclaredStep`` that only this kind of step has."""
         return {}
 
 
@@ -101,7 +101,7 @@ def one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:
 
 
 def named_once(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
-    """Columns of an option. Raises DeclarationError if one is named twice."""
+    """Return the columns of an option. Raises DeclarationError if a column is named twice."""
     columns = (names,) if isinstance(names, str) else tuple(names)
     if len(set(columns)) != len(columns):
         raise DeclarationError(f"{what} names {', '.join(columns)}: none twice")
@@ -111,7 +111,7 @@ def named_once(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
 def parameters(
     kind: str, name: str, function: "Callable[..., Any]", reads: str | Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The inputs of a function of frames, and the references that it names."""
+    """Return the inputs of a function of frames, and the references that its parameters name."""
     inputs = (reads,) if isinstance(reads, str) else tuple(reads)
     if not inputs or len(set(inputs)) != len(inputs):
         raise DeclarationError(
@@ -124,7 +124,9 @@ def parameters(
 def named_references(
     kind: str, name: str, function: "Callable[..., Any]", inputs: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The references that a function of ``inputs``, a frame each, names; ``params`` is none."""
+    """Return the references that a function names as keyword-only parameters, without ``params``.
+    The function takes one positional frame for each of ``inputs``.
+    """
     declared = inspect.signature(function).parameters.values()
     positional = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     references = tuple(p.name for p in declared if p.kind is p.KEYWORD_ONLY)

@@ -22,7 +22,7 @@ class SinkStep(Step):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The step that it reads."""
+        """The step that the sink reads, as a tuple of one name."""
         return (self.reads,)
 
     def described(self) -> dict[str, Any]:

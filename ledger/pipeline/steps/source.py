@@ -17,7 +17,7 @@ Notice = Callable[[int, "DataFrame"], object]
 
 @dataclass(frozen=True)
 class SourceStep(Step):
-    """A tracked source: each of its records, or of those for which ``track`` holds, is a root."""
+    """A tracked source. Each of its records is a root, or only those that match ``track``."""
 
     name: str
     source: Source
@@ -32,25 +32,27 @@ class SourceStep(Step):
     inputs = ()
 
     @property
-    def hears_of_messages(self) -> bool:
-        """Whether it is notified of what became of its messages."""
+    def has_callbacks(self) -> bool:
+        """Whether the source declares ``on_ack`` or ``on_fail``."""
         return self.on_ack is not None or self.on_fail is not None
 
     @property
     def wants_notice(self) -> bool:
-        """Whether it is notified of a batch: what became of its messages, or that it
-        is committed.
+        """Whether the source is notified of a settled batch, by ``on_ack``, ``on_fail`` or
+        ``commit``.
         """
-        return self.hears_of_messages or self.source.commits
+        return self.has_callbacks or self.source.commits
 
     @property
     def rereads(self) -> bool:
-        """Whether single records of it are read again by their key."""
+        """Whether a replay can read single records of the source again by their key."""
         return bool(self.key) and self.source.not_reread is None
 
     @property
     def incremental(self) -> bool:
-        """Whether a batch takes what no other has taken, instead of an interval."""
+        """Whether a batch reads the records that no other batch has read, instead of an
+        interval.
+        """
         return self.source.incremental
 
     @property

@@ -36,7 +36,7 @@ _AGGREGATES = frozenset(
 
 @dataclass(frozen=True)
 class StageStep(Step):
-    """A stage: a function of its tracked inputs' DataFrames, or of one record."""
+    """A stage: a function of the DataFrames of its tracked inputs, or of a single record."""
 
     name: str
     function: "Callable[..., Any]"
@@ -54,14 +54,14 @@ class StageStep(Step):
 
     @property
     def by_record(self) -> bool:
-        """Whether the function takes one record instead of a frame; ``schema`` is then its
-        output's.
+        """Whether the function takes a single record instead of a frame. ``schema`` is then the
+        schema of its output.
         """
         return self.schema is not None
 
     @property
     def carries(self) -> bool:
-        """Whether the library adds the anchors to what the function returns."""
+        """Whether the library adds the anchors to the frame that the function returns."""
         return self.anchors == "carried" and self.keeps_anchor and not self.by_record
 
     @property
@@ -83,7 +83,11 @@ class StageStep(Step):
 def stage_step(
     function: "Callable[..., Any]", reads: str | Sequence[str], **options: Any
 ) -> StageStep:
-    """``options``: those of ``Pipeline.stage``."""
+    """Return the step of a stage. Raises DeclarationError for an option or a parameter that cannot
+    work.
+
+    ``options``: the options of ``Pipeline.stage``.
+    """
     name = checked_name("stage", function.__name__)
     check_option(name, "acks", options["acks"], get_args(Acks))
     check_option(name, "emits", options["emits"], get_args(Emits))
@@ -95,7 +99,9 @@ def stage_step(
 
 
 def _expected(stage: str, losses: object) -> Mapping[str, str]:
-    """Return the losses that a stage declares as expected, each with why."""
+    """Return the expected losses that a stage declares, with the reason for each as the ledger
+    stores it. Raises DeclarationError if ``losses`` is not such a mapping.
+    """
     what = f"stage {stage!r}: expected="
     if not isinstance(losses, Mapping):
         raise DeclarationError(
@@ -136,8 +142,8 @@ def record_step(
 
 
 def warn_of_aggregates(step: StageStep) -> None:
-    """Warn of a stage with anchors by hand whose rows depend on which others are there: a record
-    lost before it leaves no trace in a total.
+    """Warn of a stage with anchors by hand whose rows depend on which other rows there are. If a
+    record is lost before such a stage, a total does not show it.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(step.function)))

@@ -12,11 +12,11 @@ from ledger.core.paths import is_local
 from ledger.core.text import quantity
 from ledger.deltas.fold_files import TaskReport
 from ledger.deltas.fold_tasks import find_stretches, fold_file
-from ledger.deltas.footers import Footer, memory_of, read_footers, related
+from ledger.deltas.footers import Footer, groups_by_input, memory_of, read_footers
 from ledger.deltas.portions import Portion
 from ledger.deltas.root_files import RootFile, write_listing
 from ledger.deltas.spans import Spans
-from ledger.deltas.stretches import sort_out
+from ledger.deltas.stretches import classify_files
 from ledger.spark.folding import ahead
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.folding.runners import Executors, FoldRunner, Threads
@@ -181,7 +181,9 @@ def fold_files(
         ordered, together = [], ordered
     elif portion.by_input:
         stretches = runner.each(find_stretches, ordered)
-        ordered, together, out_of_order = sort_out(ordered, stretches, related(footers))
+        ordered, together, out_of_order = classify_files(
+            ordered, stretches, groups_by_input(footers)
+        )
         unordered = [file for file in out_of_order if file.rows <= runner.most_rows]
         together += [file for file in out_of_order if file.rows > runner.most_rows]
         together.sort(key=lambda file: file.first_position)

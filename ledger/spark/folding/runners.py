@@ -85,7 +85,7 @@ class Threads:
     def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
         """Gather the rows in memory."""
         with _threads() as pool:
-            return [self.writer.write(portion.gathered(files, pool.map))]
+            return [self.writer.write(portion.fold_together(files, pool.map))]
 
     def frame(self, frame: Frame) -> list[TaskReport]:
         """Fold the rows of a frame at once."""

@@ -38,7 +38,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
         if step.source.commits:
             _commit_ranges(job, step)
         if emit.notified_at is None and step.wants_notice:
-            if step.hears_of_messages:
+            if step.has_callbacks:
                 _notify(job, step, emit)
             reached("source notified", step.name)
             job.database.transact(
