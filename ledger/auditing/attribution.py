@@ -49,9 +49,10 @@ Presence: TypeAlias = dict[tuple[int, ...], tuple[Ids, Ids]]
 
 @dataclass(frozen=True)
 class Lost:
-    """Records that one side of an operation lost. ``side``: the index of the child.
+    """Records whose rows one operation lost. ``side``: the index of the operation's child that had
+    the rows.
 
-    ``is_repeatable``: the same records are lost each time the operation is computed.
+    ``is_repeatable``: the operation loses the same records each time it is computed.
     """
 
     node: Node
@@ -63,10 +64,11 @@ class Lost:
 
 @dataclass
 class Attribution:
-    """One output: its plan without CTEs, and the records on their way through it.
+    """One output's plan, without common table expressions, and the way of the records through it.
 
-    ``notes``: sentences on what could not be computed. ``options``: those of the session when a
-    script wrote the output; None: the session still has them.
+    ``notes``: sentences on what could not be computed.
+    ``options``: the session's options when a script wrote the output; None: they have not changed
+    since.
     """
 
     catalyst: Catalyst
@@ -80,12 +82,14 @@ class Attribution:
     _below: dict[int, list[tuple[Leaf, Node]]] = field(default_factory=dict)
 
     def as_written(self) -> AbstractContextManager[None]:
-        """Have the session compute the rows of the output as at its write in the block."""
+        """Return a context in which the session has the options that it had when the output was
+        written.
+        """
         return under_options(self.catalyst.spark, self.options)
 
     @cached_property
     def _version(self) -> int:
-        """The same number for outputs that were written under the same options."""
+        """Return a number that is equal for outputs written under the same options."""
         return hash(frozenset((self.options or {}).items()))
 
     def _carrier(self, only: Mapping[int, DataFrame]) -> Carrier:
@@ -98,7 +102,7 @@ class Attribution:
         return Carrier(self.catalyst, LISTS, input_of, self.place)
 
     def occurrence(self, leaf: Leaf, node: Node) -> int:
-        """Return the number of a leaf's node among those that have records of the same sources."""
+        """Return the index of a leaf among the leaves of the plan that read the same sources."""
         first = self.catalyst.output(node)
         key = int(first[0].exprId().id()) if first else -self.catalyst.identity(node)
         if key not in self._occurrences:
@@ -113,14 +117,16 @@ class Attribution:
         return self._occurrences[key][0]
 
     def carried(self, node: Node, only: Mapping[int, DataFrame]) -> tuple[DataFrame, Column]:
-        """Return the rows of a node, in any order, with the list of their ids. A source has to be
-        below it.
+        """Return the rows of a node, in any order, and the column with the ids of each row's
+        records. The node must have a source below it.
         """
         frame, (ids,) = self._carrier(only).carried(self._unsorted(node))
         return frame, ids
 
     def _unsorted(self, node: Node) -> Node:
-        """A node without sorts that no row depends on: these may fail on unread values."""
+        """Return a node without sorts that do not affect its rows. Such a sort may fail on values
+        that are not read.
+        """
         name = simple_name(node)
         children = self.catalyst.children(node)
         if name not in ROW_WISE or not children or self.sources.leaf_of(node) is not None:
@@ -134,7 +140,9 @@ class Attribution:
         return self.catalyst.with_children(node, below)
 
     def with_ids(self, name: str, selected: Callable[[Column], Column]) -> DataFrame:
-        """Return the rows of the output with a last column, made of the list of their ids."""
+        """Return the rows of the output with a last column ``name``: ``selected`` applied to the
+        ids of each row's records.
+        """
         ids: Column
         if self.sources_below(self.plan):
             frame, (ids,) = self._carrier({}).carried(self.plan)
@@ -158,16 +166,19 @@ class Attribution:
         return arrived[key]
 
     def note_arrived(self, ids: Ids) -> None:
-        """Note the distinct ids in the rows of the output, which another output may have too."""
+        """Store the distinct ids in the rows of the output, so that they are not computed again,
+        also not for another output with the same rows.
+        """
         self.sources.arrived[self.key(self._path()[-1])] = ids
 
     @property
     def collects(self) -> bool:
-        """Whether rows of the output are groups of others, which have the same records whenever
-        they are computed under the same options: all inputs are copies, and nothing is random, or
-        depends on the time or on the order of equal rows. A carried plan reads the right sides of
-        semi and anti joins, subqueries and RDDs themselves. Python of the user's runs as often as
-        without an audit.
+        """Whether the output's rows are groups of other rows that have the same records each time
+        they are computed under the same options. That needs inputs that are all copies, and no
+        operation that is random, or depends on the time or on the order of equal rows.
+
+        A carried plan reads the right sides of semi and anti joins, subqueries and RDDs as they
+        are. Python code of the user runs as often as without an audit.
         """
         *above, node = self._path()
         if not any(simple_name(each) in COLLECTING for each in above):
@@ -183,13 +194,17 @@ class Attribution:
         )
 
     def _is_copied(self, node: Node) -> bool:
-        """Whether a node reads no rows but copies, with the rows of its children."""
+        """Return whether a node reads only copies: a leaf must read a source, and any other node
+        must take rows from all of its children.
+        """
         if self.catalyst.children(node):
             return not is_consulting(node)
         return self.sources.leaf_of(node) is not None
 
     def _path(self) -> list[Node]:
-        """The nodes from the output down to the first one whose rows all go into those above."""
+        """Return the nodes from the output down, through operations that keep all rows, to the
+        first operation that may lose some.
+        """
         nodes = [self.plan]
         while simple_name(nodes[-1]) in KEEPING:
             nodes += self._followed(nodes[-1])
@@ -201,10 +216,11 @@ class Attribution:
         return frame.select(F.explode(ids).alias(ID))
 
     def losses(self, missing: Mapping[int, Ids], presence: Presence) -> list[Lost]:
-        """Return where missing records were lost, from the leaves upwards.
+        """Find the operations that lost the missing records, from the leaves upwards.
 
-        ``missing``: by the number of the source, ids with the occurrence that is followed.
-        ``presence``: grows by what is learnt of each node, for outputs that have it in common.
+        ``missing``: the missing ids by number of the source, with the occurrence to follow.
+        ``presence``: findings on nodes by ``key``, which are shared with other outputs. This call
+        adds to them.
         """
         missing = {source: values for source, values in missing.items() if len(values)}
         if not missing:
@@ -222,7 +238,9 @@ class Attribution:
         present: Mapping[int, Ids],
         losses: list[Lost],
     ) -> Ids:
-        """Return which missing ids leave a node; what it loses is added to ``losses``."""
+        """Return the missing ids that are in the rows of a node, and append the losses below it to
+        ``losses``.
+        """
         children = self._followed(node)
         if not children:
             leaf = self.sources.leaf_of(node)
@@ -248,7 +266,7 @@ class Attribution:
         return leaving
 
     def is_random(self, node: Node) -> bool:
-        """Return whether other rows or values may come to a node each time it is computed."""
+        """Return whether the rows or values of a node may differ each time it is computed."""
         identity = self.catalyst.identity(node)
         if identity not in self._random:
             is_leaf = self.sources.leaf_of(node) is not None
@@ -259,7 +277,9 @@ class Attribution:
         return self._random[identity]
 
     def nodes(self, node: Node) -> Iterator[Node]:
-        """Yield a node and those below it whose rows reach it, children first."""
+        """Yield a node and the nodes below it, children first, except those that only choose rows
+        of others.
+        """
         for child in self._followed(node):
             yield from self.nodes(child)
         yield node
@@ -273,7 +293,7 @@ class Attribution:
     def _present(
         self, nodes: Sequence[Node], missing: Mapping[int, Ids], presence: Presence
     ) -> dict[int, Ids]:
-        """Return, for each node, which of the missing ids its rows have."""
+        """Return the missing ids that are in the rows of each node."""
         keys = {
             (at, source): (source, *self.key(node))
             for at, node in enumerate(nodes)
@@ -308,9 +328,10 @@ class Attribution:
         }
 
     def _ids_in(self, branches: Sequence[DataFrame], nodes: Sequence[Node]) -> list[Ids | None]:
-        """The ids in each of some frames, in one Spark job; None: it cannot be computed.
+        """Return the ids in each branch, computed in one Spark job; None if a branch cannot be
+        computed.
 
-        Rows that a later operation drops are computed here, and Spark may fail on their values.
+        This computes rows that a later operation drops, and Spark may fail on their values.
         """
         try:
             return [*_ids_of_each(branches)]
@@ -325,15 +346,15 @@ class Attribution:
             return [None]
 
     def key(self, node: Node) -> tuple[int, ...]:
-        """Return what identifies a node and the ids in its rows among several outputs."""
+        """Return a key that is equal for nodes of several outputs with the same rows and ids."""
         occurrences = (self.occurrence(leaf, each) for leaf, each in self._leaves(node))
         return (self.catalyst.identity(node), self._version, *occurrences)
 
     def restriction(
         self, node: Node, source: int, values: Ids
     ) -> tuple[dict[int, DataFrame], Callable[[DataFrame], DataFrame]]:
-        """Return to what a source may be restricted below a node to find ids in the node's rows,
-        and a function that restricts rows of ids to about these.
+        """Return how to find ids in the rows of a node without reading all of a source: the parts
+        of sources to read instead, and a function that filters rows of ids approximately.
         """
         records = record_ids.records_of(values)
         if self.is_row_wise(node, source):
@@ -350,7 +371,7 @@ class Attribution:
         return [number for leaf, _ in self._leaves(node) for number in leaf.numbers]
 
     def _leaves(self, node: Node) -> list[tuple[Leaf, Node]]:
-        """The leaves below a node whose records are followed, and whose rows reach it."""
+        """Return the leaves below a node with followed records whose rows reach it."""
         identity = self.catalyst.identity(node)
         if identity not in self._below:
             children = self._followed(node)
@@ -360,8 +381,8 @@ class Attribution:
         return self._below[identity]
 
     def is_row_wise(self, node: Node, source: int) -> bool:
-        """Return whether each row of a source reaches a node by itself, so that the others may be
-        left out.
+        """Return whether the rows of a source reach a node independently of each other, so that
+        reading a part of the source is enough.
         """
         children = self._followed(node)
         if not children:
@@ -386,9 +407,10 @@ class Attribution:
 
 @contextmanager
 def groups_in_memory(spark: SparkSession) -> Iterator[None]:
-    """Have more groups collect their ids without a sort in the block, unless the job says how many.
+    """Let Spark collect the ids of more groups in memory in the block, unless the job has set the
+    limit.
 
-    The sort, which Spark begins with its 129th group, costs as much as the rest of the group.
+    By default Spark sorts from the 129th group on, which costs as much as the rest of the group.
     """
     with _by_default(spark, GROUPS, MAX_GROUPS):
         yield
@@ -396,9 +418,10 @@ def groups_in_memory(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def in_few_shuffles(sources: Sources) -> Iterator[None]:
-    """Have rows shuffled into as many parts as the records need, unless the job says how many.
+    """Set the number of shuffle partitions in the block by the number of records, unless the job
+    has set it.
 
-    Each of Spark's 200 is a file of each task, which takes longer than a million ids.
+    Spark's default of 200 makes each task write 200 files, which takes longer than a million ids.
     """
     spark = sources.catalyst.spark
     cores, records = spark.sparkContext.defaultParallelism, sum(s.records for s in sources.sources)
@@ -409,7 +432,7 @@ def in_few_shuffles(sources: Sources) -> Iterator[None]:
 
 @contextmanager
 def _by_default(spark: SparkSession, name: str, value: int) -> Iterator[None]:
-    """Have an option in the block that the job has not set."""
+    """Set an option in the block, unless the job has set it."""
     is_default = spark.conf.get(name, None) is None
     if is_default:
         spark.conf.set(name, value)
@@ -421,7 +444,7 @@ def _by_default(spark: SparkSession, name: str, value: int) -> Iterator[None]:
 
 
 def _ids_of_each(frames: Sequence[DataFrame]) -> Iterator[Ids]:
-    """Yield the ids in each of some frames, without doubles."""
+    """Yield the distinct ids in each frame."""
     if not frames:
         return
     numbered = [rows.select(F.lit(at).alias(_AT), ID) for at, rows in enumerate(frames)]
@@ -432,11 +455,13 @@ def _ids_of_each(frames: Sequence[DataFrame]) -> Iterator[Ids]:
 
 
 def condition_of(error: Exception) -> str:
-    """Return what Spark calls an error, such as DIVIDE_BY_ZERO."""
+    """Return the name of Spark's error condition, such as DIVIDE_BY_ZERO, or else the error's
+    class.
+    """
     condition = re.search(r"\[([A-Z][A-Z0-9_.]+)\]", str(error))
     return condition[1] if condition else type(error).__name__
 
 
 def is_of_one(leaf: Leaf, other: Leaf) -> bool:
-    """Return whether two leaves have records of one source."""
+    """Return whether two leaves read records of the same source."""
     return not set(leaf.numbers).isdisjoint(other.numbers)

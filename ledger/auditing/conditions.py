@@ -13,7 +13,9 @@ from ledger.lineage.catalyst import Catalyst, Expression, Node
 
 @dataclass(frozen=True)
 class Conjunct:
-    """A part of a condition. ``value``: true, false or NULL, for each row below the filter.
+    """One of the conditions that a filter joins by AND.
+
+    ``value``: whether it is true, false or NULL for a row below the filter.
     ``required``: the values that it expects not to be NULL.
     """
 
@@ -25,9 +27,12 @@ class Conjunct:
 
 @dataclass(frozen=True)
 class Condition:
-    """The condition of a filter. ``plain``: conjuncts that can be evaluated for each row.
-    ``subqueries``: conjuncts that only a filter can evaluate as Spark does, because IN outside of a
-    filter is never NULL. ``is_random``: it has other conjuncts, with random values.
+    """The condition of a filter.
+
+    ``plain``: conjuncts that can be evaluated for each row.
+    ``subqueries``: conjuncts that only a filter evaluates as Spark does, because IN outside of a
+    filter is never NULL.
+    ``is_random``: whether other conjuncts have random values.
     """
 
     text: str
@@ -37,7 +42,7 @@ class Condition:
 
     @classmethod
     def of(cls, catalyst: Catalyst, node: Node) -> "Condition":
-        """Take the condition of a Filter apart."""
+        """Split the condition of a Filter node into conjuncts."""
         parts = list(conjuncts(node.condition(), catalyst))
         subqueries = [part for part in parts if has_subquery(part, catalyst)]
         others = [part for part in parts if not has_subquery(part, catalyst)]
@@ -76,7 +81,7 @@ def _conjuncts_of(catalyst: Catalyst, child: Node, part: Expression) -> Iterator
 
 
 def _of_dropna(catalyst: Catalyst, part: Expression) -> Iterator[Conjunct]:
-    """``dropna`` asks for a number of values; for all of them, each is a conjunct of its own."""
+    """Yield the conjuncts of ``dropna``. If it requires all values, each value is a conjunct."""
     values = catalyst.items(part.children())
     number = int(part.n())
     if number < len(values):

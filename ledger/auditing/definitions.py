@@ -12,9 +12,9 @@ RANKS = ("row_number", "rank", "dense_rank", "ntile", "percent_rank", "cume_dist
 def definitions(
     catalyst: Catalyst, node: Node, attribute: Expression
 ) -> Iterator[tuple[Expression, Node]]:
-    """Yield the expressions that made an attribute in a node's output, each with the node whose
-    rows it is computed from: one for each branch of a union below. None: the attribute comes from a
-    table, an aggregate or a generator.
+    """Yield the expressions that define an attribute in a node's output, one for each branch of a
+    union below. Each comes with the node whose rows it reads. None: a table, an aggregate or a
+    generator defines the attribute.
     """
     wanted = int(attribute.exprId().id())
     name = simple_name(node)

@@ -29,7 +29,9 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Box:
-    """A node at its place. ``lines``: texts with their class; ``title``: all of the node's text."""
+    """A node of the drawing. ``lines``: its texts with their CSS class. ``title``: its full
+    text.
+    """
 
     kind: str
     x: float
@@ -42,7 +44,9 @@ class Box:
 
 @dataclass(frozen=True)
 class Label:
-    """The number of records that an edge loses. ``loss``: the index of the first of the losses."""
+    """The number of records that are lost on an edge. ``loss``: the index of the first of these
+    losses.
+    """
 
     kind: str
     text: str
@@ -54,7 +58,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Arrow:
-    """An edge. ``kind``: "lost", "dropped" or "plain"; ``path``: as SVG has it."""
+    """An edge of the drawing. ``kind``: "lost", "dropped" or "plain". ``path``: its SVG path."""
 
     kind: str
     path: str
@@ -64,7 +68,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A graph with all places. ``description``: a sentence for each edge."""
+    """A drawn graph with all coordinates. ``description``: a sentence for each edge."""
 
     width: float
     height: float
@@ -74,7 +78,7 @@ class Drawing:
 
 
 def drawn(data: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Draw the plain data of a graph. ``losses``: those that its edges name by their index."""
+    """Draw the plain data of a graph. ``losses``: the losses, to which edges refer by index."""
     nodes, edges = data["nodes"], data["edges"]
     texts = [list(_lines(node)) for node in nodes]
     widths = [

@@ -72,17 +72,19 @@ class CopiedFiles:
         return np.concatenate([np.arange(first, first + rows) for first, rows in pairs])
 
     def read(self, frame: DataFrame) -> DataFrame:
-        """Return the rows of the copies, read as a frame reads the files."""
+        """Read the copies with the schema and options with which ``frame`` reads the original
+        files.
+        """
         reader = frame.sparkSession.read.schema(frame.schema).options(**self.options)
         return reader.parquet(f"file://{self.folder.absolute()}")
 
     def id_in_copy(self, metadata: Column) -> Column:
-        """Return the id of a copy's row by the metadata of its file."""
+        """Return the id of a row of a copy, from the file metadata column of that row."""
         file = F.substring_index(metadata["file_name"], ".", 1).cast("bigint")
         return self._id(file, metadata)
 
     def id_in_file(self, metadata: Column) -> Column:
-        """Return the id of a row of the files that were copied."""
+        """Return the id of a row of an original file, from the file metadata column of that row."""
         paths = F.array(*(F.lit(re.sub(_SCHEME, "", name)) for name in self.names))
         file = F.array_position(paths, F.regexp_replace(metadata["file_path"], _SCHEME, ""))
         return self._id(file - 1, metadata)
@@ -135,7 +137,7 @@ def copied_files(
 
 
 def _copied(name: str, target: Path) -> int:
-    """Copy a file by Spark's name. Returns the number of its rows."""
+    """Copy a file that Spark names ``name``, and return the number of its rows."""
     address = urlparse(name)
     if address.scheme != "file":
         raise OSError(f"{name} is no file of this machine")

@@ -19,27 +19,31 @@ _ROW = "__ackledger_row"
 
 @dataclass(frozen=True)
 class RecordFlags:
-    """Conditions that hold for a row of each record. ``words``: the bits of each record."""
+    """Conditions that hold for at least one row of each record. ``words``: a bit for each
+    condition, by record.
+    """
 
     records: Ids
     words: Sequence[Ids]
 
     def having(self, at: int) -> Ids:
-        """Return the records with a row for which a condition holds, by its number."""
+        """Return the records that have a row for which the condition with this number holds."""
         bits = (self.words[at // _BITS] >> (at % _BITS)) & 1
         return cast(Ids, self.records[bits == 1])
 
 
 def with_flags(frame: DataFrame, ids: Column, conditions: Sequence[Column]) -> DataFrame:
-    """Return a row for each id of a row's list ``ids``, in ``ID``, with conditions as bits."""
+    """Return a row for each id in a row's list ``ids``: the id in ``ID``, and the conditions as
+    bits.
+    """
     return frame.select(F.explode(ids).alias(ID), *_words(conditions))
 
 
 def with_any_flag(frame: DataFrame, ids: Column, conditions: Sequence[Column]) -> DataFrame:
-    """Return the same for rows for which one of the conditions holds.
+    """Return the same as ``with_flags``, only for rows for which at least one condition holds.
 
-    Spark may not evaluate the conditions further down, for rows that a join or a filter drops: a
-    cast or a division could raise an error there. A row number in the same projection prevents it.
+    Spark must not evaluate the conditions for rows that a join or a filter drops: a cast or a
+    division could raise an error there. A row number in the same projection prevents that.
     """
     number = F.monotonically_increasing_id().alias(_ROW)
     rows = frame.select(ids.alias(ID), *_words(conditions), number)
@@ -49,7 +53,7 @@ def with_any_flag(frame: DataFrame, ids: Column, conditions: Sequence[Column]) -
 
 
 def flags_of(rows: DataFrame) -> RecordFlags:
-    """Return the bits of all rows of each record; the rows are those of ``with_flags``."""
+    """Combine the bits of all rows of each record. ``rows``: a frame from ``with_flags``."""
     names = [name for name in rows.columns if name.startswith(_FLAGS)]
     record = F.col(ID).bitwiseAND(F.lit(~OCCURRENCE_MASK)).alias(ID)
     bits = [F.bit_or(name).alias(name) for name in names]

@@ -85,12 +85,12 @@ class JobGraph:
     edges: Sequence[GraphEdge] = ()
 
     def with_losses(self, changed: Callable[[Loss], Loss]) -> "JobGraph":
-        """Return the graph with each of its losses changed."""
+        """Return the graph with ``changed`` applied to each of its losses."""
         edges = [replace(edge, losses=tuple(map(changed, edge.losses))) for edge in self.edges]
         return JobGraph(self.nodes, edges)
 
     def of_sources(self, names: Container[str]) -> "JobGraph":
-        """Return the graph with the losses and remarks of some sources."""
+        """Return the graph with only the losses and remarks of these sources."""
 
         def own(items: Iterable[_About]) -> tuple[_About, ...]:
             return tuple(each for each in items if each.source.name in names)
@@ -105,9 +105,9 @@ def graph_of(
     losses: Iterable[Loss],
     remarks: Iterable[Remark] = (),
 ) -> JobGraph:
-    """Return the graph of a job. An operation that two outputs have in common is one node.
+    """Return the graph of a job. An operation that several outputs share becomes one node.
 
-    ``losses``, ``remarks``: with the nodes of the plans that they are of.
+    ``losses``, ``remarks``: have the identities of the plan nodes where they belong.
     """
     drawing = _Drawing()
     for remark in remarks:
@@ -129,8 +129,10 @@ def graph_of(
 
 @dataclass
 class _Drawing:
-    """A graph that grows. ``losses``: by the identity of a plan's node and its child; ``remarks``:
-    by that of a plan's node.
+    """A graph under construction.
+
+    ``losses``: by the identity of a plan's node and the index of its child.
+    ``remarks``: by the identity of a plan's node.
     """
 
     losses: dict[tuple[int, int], list[Loss]] = field(default_factory=dict)
@@ -145,7 +147,7 @@ class _Drawing:
         return JobGraph(tuple(self._nodes), tuple(self._edges.values()))
 
     def node(self, key: object, node: GraphNode) -> int:
-        """Return the index of a node; it is added at its first use."""
+        """Return the index of a node, which is added on first use."""
         if key not in self._by_key:
             self._by_key[key] = len(self._nodes)
             self._nodes.append(node)
@@ -165,7 +167,7 @@ class _Drawing:
     def join(
         self, start: int, end: int, losses: Iterable[Loss] = (), is_consulted: bool = False
     ) -> None:
-        """Add an edge, or losses to the one that is there."""
+        """Add an edge from ``start`` to ``end``, or add losses to the existing one."""
         edge = self._edges.get((start, end), GraphEdge(start, end, (), is_consulted))
         more = tuple(loss for loss in losses if not any(loss is each for each in edge.losses))
         is_consulted = edge.is_consulted and is_consulted
@@ -184,7 +186,7 @@ class _Drawing:
         self._nodes[index] = replace(node, remarks=(*node.remarks, *new))
 
     def rows(self, attribution: Attribution, node: Node) -> tuple[int, ...]:
-        """Return the indexes of the nodes that the rows of a plan's node come from."""
+        """Return the indexes of the graph nodes from which a plan's node gets its rows."""
         key = id(attribution), attribution.catalyst.identity(node)
         if key not in self._rows:
             self._rows[key] = self._new_rows(attribution, node)
@@ -223,7 +225,7 @@ class _Drawing:
         return (index,)
 
     def _is_pivot(self, below: Sequence[tuple[int, ...]], place: str) -> bool:
-        """Whether an aggregate is the second one of the same line, as a pivot has them."""
+        """Return whether an aggregate is the second one on the same line, which means a pivot."""
         starts = below[0]
         return len(starts) == 1 and (
             self._nodes[starts[0]].label,
@@ -232,7 +234,7 @@ class _Drawing:
 
 
 def _detail(attribution: Attribution, node: Node) -> str:
-    """The condition, keys or number of an operation."""
+    """Return the condition, the keys or the number of an operation as text."""
     shown = _SHOWN.get(simple_name(node))
     if shown is None:
         return ""
@@ -249,10 +251,10 @@ def _detail(attribution: Attribution, node: Node) -> str:
 
 
 def folded(graph: JobGraph, most: int = MAX_OPERATIONS) -> JobGraph:
-    """Return a graph in which neighbours without losses and remarks are one node, if it has many
-    operations.
+    """Return a graph in which neighbours without losses and remarks are merged into one node.
+    Graphs with at most ``most`` operations are not changed.
 
-    Two neighbours become one only if no other path joins them, so that no circle is made.
+    Two neighbours are merged only if no other path connects them, so that no cycle arises.
     """
     operations = [node for node in graph.nodes if node.kind == OPERATION]
     if len(operations) <= most:
@@ -289,7 +291,7 @@ def folded(graph: JobGraph, most: int = MAX_OPERATIONS) -> JobGraph:
 
 
 def _neighbours(edges: Iterable[tuple[int, int]], parts: Container[int]) -> tuple[int, int] | None:
-    """Two parts with an edge, which no other path joins."""
+    """Return two parts that an edge connects, and no other path; None if there are none."""
     every = list(edges)
     starts, ends = Counter(start for start, _ in every), Counter(end for _, end in every)
     for start, end in every:

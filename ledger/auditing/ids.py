@@ -24,7 +24,7 @@ def first_id(source: int) -> int:
 
 
 def tag(source: int, occurrence: int) -> int:
-    """Return the number of a source's occurrence."""
+    """Return the number that identifies one occurrence of a source."""
     return (source << OCCURRENCE_BITS) + occurrence
 
 
@@ -44,24 +44,26 @@ def occurrences_of(ids: Ids) -> Ids:
 
 
 def records_of(ids: Ids) -> Ids:
-    """Return the distinct records of ids, whichever their occurrence is; sorted."""
+    """Return the distinct ids with their occurrence removed, sorted."""
     return distinct(ids & ~np.int64(OCCURRENCE_MASK))
 
 
 def at_occurrence(records: Ids, occurrence: int) -> Ids:
-    """Return the ids of records at an occurrence."""
+    """Return the ids of records for one occurrence of their source."""
     return records | np.int64(occurrence << ROW_BITS)
 
 
 def by_source(ids: Ids) -> Iterator[tuple[int, Ids]]:
-    """Yield each source and its ids, in the order that they have."""
+    """Yield each source and its ids, in the given order."""
     sources = sources_of(ids)
     for source in distinct(sources):
         yield int(source), ids[sources == source]
 
 
 def distinct(ids: Ids) -> Ids:
-    """Return each id once, sorted. ``np.unique`` hashes them, which is slow for ids in a row."""
+    """Return the distinct ids, sorted. ``np.unique`` is slow for consecutive ids, because it
+    hashes.
+    """
     if not (ids[1:] > ids[:-1]).all():
         ids = np.sort(ids)
         ids = ids[np.concatenate([[True], ids[1:] != ids[:-1]])]

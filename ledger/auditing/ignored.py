@@ -45,8 +45,10 @@ _STRICT = frozenset({"Abs", "Add", "Cast", "Divide", "Multiply", "Round", "Subtr
 
 @dataclass(frozen=True)
 class Skip:
-    """Rows that one aggregate of a node leaves out. ``silent``: whether it does so without being
-    asked; ``used``: whether it takes the row. A row can be neither: FILTER may ask to leave it out.
+    """Rows that one aggregate leaves out.
+
+    ``silent``: whether it leaves the row out without being asked to, because its argument is NULL.
+    ``used``: whether it includes the row. Neither holds for a row that FILTER excludes.
     """
 
     operation: str
@@ -56,9 +58,11 @@ class Skip:
 
 
 def ignored(attribution: Attribution, node: Node) -> Iterator[tuple[str, str, Ids]]:
-    """Yield each aggregate of a node that left out records, and why.
+    """Yield each aggregate of a node that silently left out records, with the reason and the
+    records.
 
-    A record is named if the aggregate takes none of its rows and leaves out one in silence.
+    A record is named if the aggregate includes none of its rows, and silently leaves out at least
+    one.
     """
     if not attribution.sources_below(node):
         return
@@ -81,7 +85,9 @@ def ignored(attribution: Attribution, node: Node) -> Iterator[tuple[str, str, Id
 
 
 def skips_of(catalyst: Catalyst, node: Node) -> list[Skip]:
-    """Return what the aggregates of an Aggregate leave out, equal ones once."""
+    """Return the rows that the aggregates of an Aggregate node leave out. Equal aggregates count
+    once.
+    """
     aggregates = [
         each
         for expression in catalyst.items(node.aggregateExpressions())
@@ -113,7 +119,9 @@ def _aggregates_in(catalyst: Catalyst, expression: Expression) -> Iterator[Expre
 
 
 def _skips(catalyst: Catalyst, aggregate: Expression, pivoted: Expression | None) -> Iterator[Skip]:
-    """The rows that an aggregate leaves out. ``pivoted``: the IF that replaces its argument."""
+    """Yield the rows that an aggregate leaves out. ``pivoted``: the IF that a pivot made of its
+    argument.
+    """
     function = aggregate.aggregateFunction()
     kind = simple_class(function)
     if kind not in _SKIPPING or _respects_nulls(catalyst, function):
@@ -148,15 +156,16 @@ def _skips(catalyst: Catalyst, aggregate: Expression, pivoted: Expression | None
 
 
 def _respects_nulls(catalyst: Catalyst, function: Expression) -> bool:
-    """Whether a function that can keep NULL was asked to."""
+    """Return whether the user asked a function to keep NULLs, if it has that choice."""
     fields = catalyst.fields(function)
     return "ignoreNulls" in fields and not function.productElement(fields.index("ignoreNulls"))
 
 
 def _is_asked_for(catalyst: Catalyst, value: Expression) -> Column:
-    """Whether an expression says that its value is NULL: CASE without ELSE, NULLIF, NULL itself.
+    """Return whether the user asked for NULL as a value: by CASE without ELSE, NULLIF, or NULL
+    itself.
 
-    It does not if a condition of a CASE that would choose another branch is NULL.
+    CASE does not count if the condition of another branch is NULL.
     """
     kind = simple_class(value)
     if kind == "TypedNullLiteral" or (kind == "Literal" and value.value() is None):
@@ -182,9 +191,9 @@ def _is_asked_for(catalyst: Catalyst, value: Expression) -> Column:
 
 
 def _pivoted(catalyst: Catalyst, aggregates: Sequence[Expression]) -> list[Expression]:
-    """The ``IF(key <=> value, argument, NULL)`` that a pivot has put into each aggregate.
+    """Return the ``IF(key <=> value, argument, NULL)`` that a pivot has put into each aggregate.
 
-    Empty: the aggregates are no pivot's.
+    Empty: the aggregates do not come from a pivot.
     """
     arguments = [each.aggregateFunction().children().headOption() for each in aggregates]
     parts = [each.get() for each in arguments if each.isDefined()]
@@ -208,7 +217,7 @@ def _pivot(
     aggregates: Sequence[Expression],
     pivoted: Sequence[Expression],
 ) -> Iterator[Skip]:
-    """Rows whose value is not in the list of a pivot."""
+    """Yield the rows whose value is not in the list of a pivot."""
     if pivoted:
         is_listed = _any(catalyst.column(each.predicate()) for each in pivoted)
         yield _not_listed(catalyst, pivoted[0].predicate().left(), is_listed)
@@ -232,7 +241,7 @@ def _not_listed(catalyst: Catalyst, key: Expression, is_listed: Column) -> Skip:
 
 
 def _below_aggregate(catalyst: Catalyst, node: Node, key: Expression) -> Expression:
-    """The expression that the Aggregate below a pivot groups by."""
+    """Return the expression by which the Aggregate below a pivot groups."""
     wanted = key.exprId().id()
     for each in catalyst.items(catalyst.children(node)[0].aggregateExpressions()):
         if simple_class(each) == "Alias" and each.exprId().id() == wanted:

@@ -7,8 +7,8 @@ from ledger.lineage.catalyst import Catalyst, Expression, Node
 def join_keys(
     catalyst: Catalyst, node: Node, side: int
 ) -> tuple[list[tuple[Expression, bool]], bool]:
-    """Return the keys of one side of a join, each with whether NULL equals NULL; and whether the
-    condition asks for more.
+    """Return the keys of one side of a join, each with whether NULL equals NULL. Also return
+    whether the condition has further parts.
     """
     if node.condition().isEmpty():
         return [], False
@@ -30,8 +30,8 @@ def join_keys(
 def compared_key(
     catalyst: Catalyst, part: Expression, own: set[int], other: set[int]
 ) -> Expression | None:
-    """Return the operand of an equality that has columns of one side, if the other operand has the
-    other side's; None: it has not, or the expression is no equality.
+    """Return the operand of an equality that reads ``own`` columns, if its other operand reads
+    ``other`` columns; else None.
     """
     if simple_class(part) not in ("EqualTo", "EqualNullSafe"):
         return None

@@ -60,19 +60,23 @@ class Loss:
 
     @property
     def key(self) -> Key:
-        """The parts that identify the loss in several runs of a job, whose lines may move."""
+        """The parts that identify the same loss in several runs of a job. Lines are left out,
+        because they move.
+        """
         file = self.place.rpartition(":")[0] or self.place
         return file, self.source.name, self.operation, self.reason
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The parts that losses of several outputs have in common if they are one loss."""
+        """The parts that are equal if losses of several outputs are one loss."""
         what = (self.source.number, self.operation, self.place, self.reason, self.note)
         return (*what, self.is_intended, self.is_repeatable, self.has_arrived)
 
     @property
     def kind(self) -> str:
-        """One of ``KINDS``. A loss is expected if the user's entry allows as many records."""
+        """One of ``KINDS``. A loss counts as expected if the user's entry allows that many
+        records.
+        """
         if self.note:
             return NOT_NEEDED
         if self.is_intended:
@@ -151,10 +155,11 @@ class OutputResult:
 def matched(
     losses: Sequence[Loss], entries: Sequence[ExpectedLoss]
 ) -> tuple[Callable[[Loss], Loss], list[ExpectedLoss]]:
-    """Compare losses with those that the user expects.
+    """Match losses with the losses that the user expects. Return a function that adds the matching
+    entry to a loss, and the entries without a loss.
 
-    All losses that an entry is for count together, because they differ in their lines only.
-    Returns a function that notes the entry of a loss, and the entries that no loss has.
+    The records of all losses that match an entry count together, because these losses differ only
+    in their lines.
     """
     by_key = {entry.key: entry for entry in entries}
     totals = {
@@ -172,7 +177,7 @@ def matched(
 
 
 def by_keys(losses: Iterable[Loss]) -> dict[Key, list[Loss]]:
-    """Return lost and expected losses by what identifies them in several runs."""
+    """Group lost and expected losses by ``Loss.key``. Intended drops are left out."""
     keys: dict[Key, list[Loss]] = {}
     for loss in losses:
         if loss.kind in (LOST, EXPECTED):

@@ -19,7 +19,9 @@ _KEY, _ROW, _FIRST = "__ackledger_key", "__ackledger_row", "__ackledger_first"
 
 
 def may_merge(attribution: Attribution, node: Node) -> DataFrame | None:
-    """Return the hashes of keys whose rows differ in other columns. None: no other columns."""
+    """Return the hashes of the keys whose rows differ in other columns. None: there are no other
+    columns.
+    """
     keys, others = _columns(attribution, node)
     if not others or not attribution.sources_below(node):
         return None
@@ -31,9 +33,10 @@ def may_merge(attribution: Attribution, node: Node) -> DataFrame | None:
 
 
 def merges(attribution: Attribution, node: Node) -> Iterator[tuple[str, str, Ids]]:
-    """Yield the columns in which records differ from the row that was kept for their key.
+    """Yield the operation, the columns that differ, and the records that were merged into a
+    differing row of the same key.
 
-    A record is named if none of its rows equals the kept one.
+    A record is named if none of its rows equals the row that was kept.
     """
     catalyst = attribution.catalyst
     conflicts = may_merge(attribution, node)
@@ -59,8 +62,8 @@ def merges(attribution: Attribution, node: Node) -> Iterator[tuple[str, str, Ids
 
 
 def _columns(attribution: Attribution, node: Node) -> tuple[list[Expression], list[Expression]]:
-    """The keys of a Deduplicate, and its other columns without those of types that have no order,
-    such as maps.
+    """Return the keys of a Deduplicate node, and its other columns. Columns of types without an
+    order, such as maps, are left out.
     """
     catalyst = attribution.catalyst
     keys = catalyst.items(node.keys())

@@ -12,14 +12,14 @@ _OF_AUDIT = (GROUPS, PARTS)  # which change no value
 
 
 def options_of(spark: SparkSession) -> dict[str, str]:
-    """Return the options of a session that are set."""
+    """Return the options that are set in a session, without those that the audit itself sets."""
     options: dict[str, str] = spark.conf.getAll
     return {name: value for name, value in options.items() if name not in _OF_AUDIT}
 
 
 @contextmanager
 def under_options(spark: SparkSession, options: Mapping[str, str] | None) -> Iterator[None]:
-    """Have the options of an earlier time in the block; None: those of the session."""
+    """Set the options of an earlier time in the block. None: keep those of the session."""
     now = options_of(spark) if options is not None else {}
     _change(spark, now, options or {})
     try:

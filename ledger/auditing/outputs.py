@@ -79,9 +79,10 @@ class AuditOutput:
         attribution: Attribution,
         prepared: Callable[[Attribution], Attribution] = without_file_names,
     ) -> None:
-        """Follow the rows of a plan. Raises CarryError if that is not possible.
+        """Store the attribution of the output, so that its rows are followed. Raises CarryError if
+        they cannot be followed.
 
-        ``prepared``: returns the attribution of a plan that reads the names of no files.
+        ``prepared``: returns an attribution whose plan does not read file names.
         """
         self.sources |= frozenset(sources_in(attribution, attribution.plan))
         attribution = prepared(with_join_conditions(attribution))
@@ -91,8 +92,10 @@ class AuditOutput:
 
 @dataclass
 class OutputLeaf:
-    """A leaf that reads outputs of the same job, whose files have a column ``hidden``: the ids of
-    each row's records on main routes, without an occurrence. ``is_text``: as a text.
+    """A leaf that reads outputs of the same job. Their files have a column ``hidden`` with the ids
+    of each row's records on main routes, without an occurrence.
+
+    ``is_text``: whether the ids are stored as a text.
     """
 
     outputs: Sequence[AuditOutput]
@@ -128,18 +131,18 @@ class OutputLeaf:
 
 
 def text_of_ids(ids: Column) -> Column:
-    """Return a list of ids as a text without commas, quotes or spaces, such as r12x345."""
+    """Encode a list of ids as a text without commas, quotes or spaces, such as r12x345."""
     return F.concat(F.lit("r"), F.array_join(ids.cast("array<string>"), "x"))
 
 
 def ids_of_text(text: Column) -> Column:
-    """Return the ids in a text that ``text_of_ids`` has made."""
+    """Decode a text from ``text_of_ids`` to an array of ids (bigint)."""
     parts = F.filter(F.split(F.substring(text, 2, 2**31 - 1), "x"), lambda part: part != "")
     return parts.cast("array<bigint>")
 
 
 def ids_on_main_routes(ids: Column, routes: Sequence[Route]) -> Column:
-    """Return the records of a list of ids that came on a main route."""
+    """Filter a list of ids to those that came on a main route, without their occurrence."""
     mains = {record_ids.tag(route.source, route.occurrence) for route in routes}
     if not any(route.occurrence for route in routes):
         return ids

@@ -68,7 +68,7 @@ _RAISING = frozenset({"ansiEnabled", "failOnError"})
 
 @dataclass(frozen=True)
 class ParsedText:
-    """A text that is parsed from the rows of ``node``. ``failed``: whether it is there and gave
+    """A text in the rows of ``node`` that is parsed. ``failed``: whether it is present and gave
     NULL.
     """
 
@@ -78,7 +78,9 @@ class ParsedText:
 
 
 def parsed_texts(catalyst: Catalyst, node: Node, value: Expression) -> Iterator[ParsedText]:
-    """Yield the parsed texts for which a value in a node's rows is NULL if they did not parse."""
+    """Yield the texts that a value in a node's rows is parsed from, such that the value is NULL if
+    the text does not parse.
+    """
     kind = simple_class(value)
     if kind == "AttributeReference":
         for expression, below in definitions(catalyst, node, value):
@@ -112,7 +114,7 @@ def _parsed(catalyst: Catalyst, node: Node, parser: Expression) -> ParsedText | 
 def _fields_of_json(
     catalyst: Catalyst, node: Node, value: Expression, path: tuple[str, ...]
 ) -> Iterator[ParsedText]:
-    """The texts of ``from_json``, whose fields are NULL if a text is no JSON."""
+    """Yield the texts that ``from_json`` parses, whose fields are NULL if the text is not JSON."""
     kind = simple_class(value)
     if kind == "GetStructField":
         name = str(value.childSchema().apply(value.ordinal()).name())
@@ -136,7 +138,7 @@ def _is_object(text: Column) -> Column:
 
 
 def _raises(catalyst: Catalyst, parser: Expression) -> bool:
-    """Whether a parser raises an error instead of returning NULL."""
+    """Return whether a parser raises an error instead of returning NULL."""
     if simple_class(parser) == "Cast":
         return str(parser.evalMode().toString()) == "ANSI"
     fields = catalyst.fields(parser)

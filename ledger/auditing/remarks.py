@@ -82,7 +82,9 @@ def remarks(attributions: Iterable[Attribution]) -> list[Remark]:
 
 
 def _suspects(attribution: Attribution, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that may have records to name. One Spark job looks at joins and duplicates."""
+    """Return the nodes that may have records to remark on. One Spark job checks all joins and
+    duplicates.
+    """
     checks: dict[int, DataFrame] = {}
     for at, node in enumerate(nodes):
         check = _CHECKS.get(simple_name(node))

@@ -233,7 +233,7 @@ class AuditReport:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """A name that no column has."""
+    """Return a name like ``name`` that is not in ``taken``."""
     while name in taken:
         name = f"lost_{name}"
     return name

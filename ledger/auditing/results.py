@@ -31,9 +31,10 @@ def judged(
 ) -> AuditReport:
     """Return the report on all sources.
 
-    ``final``: names of the outputs that a record has to reach; without one, those that no other
-    output reads. ``on_output`` is called before the losses of each output are looked for.
-    ``doubts``: by source, why it is not known which of its records have arrived.
+    ``final``: the names of the outputs that a record must reach. Empty: all outputs that no other
+    output reads.
+    ``on_output``: called before the losses of each output are looked for.
+    ``doubts``: by source, why it is unknown which of its records have arrived.
     """
     ends = _final(outputs, final)
     lost: dict[int, Ids] = {}
@@ -88,20 +89,22 @@ def _final(outputs: Sequence[AuditOutput], names: Sequence[str]) -> list[AuditOu
 
 
 def _read_again(outputs: Sequence[AuditOutput]) -> set[int]:
-    """The outputs that another one reads, by ``id()``."""
+    """Return the ``id()`` of each output that another output reads."""
     return {id(each) for output in outputs for each in output.reads}
 
 
 def _ends_of(source: AuditSource, ends: Sequence[AuditOutput]) -> list[AuditOutput]:
-    """The final outputs that have a source in their plan; plain copies only if there is no other
-    one.
+    """Return the final outputs that have a source in their plan. Plain copies count only if there
+    is no other output.
     """
     own = [each for each in ends if each.attribution is not None and source.number in each.sources]
     return [output for output in own if not output.is_copy] or own
 
 
 def _note(source: AuditSource, output: AuditOutput) -> str:
-    """Say why a record of a source needs no row of its own in an output; empty: it needs one."""
+    """Return why a record of a source needs no row of its own in an output; empty if it needs
+    one.
+    """
     own = [route for route in output.routes if route.source == source.number]
     if not own:
         return CONSULTED
@@ -109,7 +112,7 @@ def _note(source: AuditSource, output: AuditOutput) -> str:
 
 
 def _unknown(source: AuditSource, ends: Sequence[AuditOutput]) -> str:
-    """Say why it is not known which records of a source have arrived; empty: it is known."""
+    """Return why it is unknown which records of a source have arrived; empty if it is known."""
     for output in ends:
         if output.attribution is None and source.number in output.sources:
             return f"not known: {output.name} is not followed"
@@ -126,7 +129,7 @@ def _losses(
     answers: "_Answers",
 ) -> Iterator[Loss]:
     """Yield the losses on the way to one output: of records that reach no final output, and of
-    those that reach another one, or may do.
+    records that reach, or may reach, another output.
     """
     assert output.attribution is not None
     missing = missing_on(output.routes, output.arrived)
@@ -166,7 +169,7 @@ def _replaced(sources: Sources, output: AuditOutput, lost: Mapping[int, Ids]) ->
 
 @dataclass
 class _Answers:
-    """Findings on operations, kept for other outputs that have the operations in common."""
+    """Cache of findings on operations, for outputs that share operations."""
 
     presence: Presence = field(default_factory=dict)
     reasons: dict[tuple[int, ...], tuple[Ids, list[Reason]]] = field(default_factory=dict)
@@ -198,7 +201,9 @@ def _remarks(attributions: Sequence[Attribution]) -> list[Remark]:
 
 
 def _merged(losses: Sequence[Loss]) -> list[Loss]:
-    """Losses by most records first; one that several outputs have in common is one."""
+    """Return the losses, those with the most records first. Losses that several outputs share are
+    merged.
+    """
     merged: dict[tuple[object, ...], Loss] = {}
     for loss in losses:
         if not len(loss.ids):

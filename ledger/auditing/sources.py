@@ -47,22 +47,25 @@ class Leaf(Protocol):
     def numbers(self) -> tuple[int, ...]: ...
 
     def ids_of(self, source: int) -> Ids:
-        """Return the ids of a source's records in it, without an occurrence."""
+        """Return the ids of a source's records that the leaf has, without an occurrence."""
 
     def carried(
         self, catalyst: Catalyst, node: Node, occurrence: int, only: Mapping[int, DataFrame]
     ) -> Carried:
-        """Return a plan with the attributes of a leaf and the ids of its records at an occurrence.
+        """Return a plan with the attributes of the leaf, and the ids of its records for one
+        occurrence.
 
-        ``only``: for some sources a part of their copies that may be read instead of them.
+        ``only``: parts of copies to read instead of the whole copies, by source.
         """
 
 
 @dataclass
 class AuditSource:
-    """Rows whose records are followed. ``copy``: its records as Parquet, in columns c0, c1, ...
-    and ``ID``; ``all_ids``: the ids of all records, sorted. Behind its own columns a copy may have
-    others. ``files``: of which ``copy`` is made, if these were copied as they are.
+    """Rows whose records are followed.
+
+    ``copy``: its records as Parquet, in columns c0, c1, ... and ``ID``, and maybe further columns.
+    ``all_ids``: the ids of all records, sorted.
+    ``files``: the copied files from which ``copy`` reads, if they were copied unchanged.
     """
 
     number: int
@@ -104,14 +107,14 @@ class AuditSource:
         return plan, Anchors.of_id(attribute)
 
     def rows(self, wanted: DataFrame) -> DataFrame:
-        """Return records under the names of the source's columns, with their id."""
+        """Return records with the source's column names, and their ids."""
         records = self.copy.join(F.broadcast(wanted), ID, "left_semi")
         return records.select(ID, *(F.col(f"c{at}").alias(n) for at, n in enumerate(self.columns)))
 
 
 @dataclass
 class Sources:
-    """The sources of an audit. Their copies are files in ``folder``, which the executors see.
+    """The sources of an audit. Their copies are files in ``folder``, which the executors can read.
 
     ``arrived``: the distinct ids in the rows of nodes, by ``Attribution.key``.
     """
@@ -126,22 +129,24 @@ class Sources:
     _references: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def leaf_of(self, node: Node) -> Leaf | None:
-        """Return what a node reads; None: it is no leaf, or its rows are not followed."""
+        """Return the leaf for a node. None: it is not a leaf, or its rows are not followed."""
         relation = relation_of(node)
         return None if relation is None else self._by_relation.get(self.catalyst.identity(relation))
 
     def follow(self, node: Node, leaf: Leaf) -> None:
-        """Have all leaves that read the same relation as a node followed."""
+        """Register ``leaf`` for all leaves that read the same relation as a node."""
         self._by_relation[self.catalyst.identity(relation_of(node))] = leaf
 
     def refer(self, name: str, frame: DataFrame) -> None:
-        """Note the name of a frame that is not followed."""
+        """Register the name of a frame that is not followed."""
         for node in self.catalyst.nodes(self.catalyst.analyzed(frame)):
             if not self.catalyst.children(node):
                 self._references.setdefault(_shape(node), name)
 
     def reference_of(self, node: Node) -> str:
-        """Return the name of a frame that a leaf reads and that is not followed; empty: none."""
+        """Return the registered name of an unfollowed frame that a leaf reads; empty if it has
+        none.
+        """
         return self._references.get(_shape(node), "")
 
     def add(self, name: str, frame: DataFrame) -> DataFrame:
@@ -163,9 +168,9 @@ class Sources:
         return self.catalyst.spark.read.schema(f"{ID} bigint").parquet(_local(file))
 
     def part_of(self, source: int, wanted: Ids) -> DataFrame:
-        """Return records of a source, those of ids among them, in the columns of its copy.
+        """Return records of a source, ``wanted`` among them, in the columns of its copy.
 
-        They are in files of their own, so that each pass over them reads few others.
+        They are written to files of their own, so that each pass over them reads few other records.
         """
         return self._part(self.sources[source], wanted)
 
@@ -186,7 +191,7 @@ class Sources:
     def copied(self, name: str, frame: DataFrame, others: int = 0) -> AuditSource:
         """Copy the rows of a frame as a source. Raises InputError if they cannot be copied.
 
-        ``others``: the number of the last columns that are not the source's own.
+        ``others``: the number of columns at the end that are not the source's own.
         """
         number = len(self.sources)
         if number >= ids.MAX_SOURCES:
@@ -202,9 +207,9 @@ class Sources:
         return source
 
     def copied_again(self, source: AuditSource, frame: DataFrame) -> bool:
-        """Copy a source again, with columns behind its own, in place of the copy that it has.
+        """Copy a source again, with further columns, and replace its copy.
 
-        Returns whether each id is that of the same record as before; if not, the copy stays.
+        Returns whether each id belongs to the same record as before. If not, the old copy stays.
         """
         columns = [f"c{at}" for at in range(len(source.columns))]
         digest = F.xxhash64(ID, *columns)
@@ -223,7 +228,7 @@ class Sources:
         return self.folder / f"source-{number}-{self._files}"
 
     def _rows_of(self, files: CopiedFiles, frame: DataFrame) -> DataFrame:
-        """The rows of copied files, with ids."""
+        """Return the rows of copied files, with ids."""
         leaf = self.catalyst.analyzed(files.read(frame)).withMetadataColumns()
         *columns, metadata = map(self.catalyst.column, self.catalyst.output(leaf))
         own = [column.alias(f"c{at}") for at, column in enumerate(columns)]
@@ -232,10 +237,10 @@ class Sources:
     def _copy(
         self, number: int, name: str, frame: DataFrame, files: CopiedFiles | None = None
     ) -> tuple[DataFrame, Ids]:
-        """Write the rows of a frame with ids. Returns them, and the ids, sorted.
+        """Write the rows of a frame with ids. Return the rows, and the ids, sorted.
 
-        ``files``: the files that gave the rows their ids, by the metadata in the frame's last
-        column but one.
+        ``files``: the copied files that define the ids, by the metadata in the frame's second to
+        last column.
         """
         first = ids.first_id(number)
         target = self._new_folder(number)
@@ -266,7 +271,7 @@ class Sources:
 
 
 def _require_copyable(name: str, frame: DataFrame) -> None:
-    """Raise an error for a stream, and for columns whose names are equal."""
+    """Raise an error for a stream, and for columns with equal names."""
     if frame.isStreaming:
         raise CarryError(f"input {name!r} is a streaming frame: read its source as a batch")
     folded = [column.lower() for column in frame.columns]
@@ -278,12 +283,14 @@ def _require_copyable(name: str, frame: DataFrame) -> None:
 
 
 def _shape(node: Node) -> tuple[str, int]:
-    """The object that copies of a leaf have in common."""
+    """Return a value that is equal for all copies of a leaf in a plan."""
     return simple_name(node), int(node.semanticHash())
 
 
 def _observed(written: Observation) -> int:
-    """The number of rows that were written. Spark observes nothing in an empty frame."""
+    """Return the number of rows that were written; 0 if Spark observed nothing, as for an empty
+    frame.
+    """
     try:
         return int(written.get.get("records", 0))
     except (PySparkException, Py4JError):
@@ -291,12 +298,14 @@ def _observed(written: Observation) -> int:
 
 
 def _local(path: Path) -> str:
-    """A local path for Spark, whose default file system may be another."""
+    """Return a local path as a URL for Spark, whose default file system may be another."""
     return f"file://{path.absolute()}"
 
 
 def copied_ids(folder: Path) -> Ids:
-    """The ids of a copy, sorted. Spark gives ids in a row, so most footers have all of them."""
+    """Return the ids in a copy, sorted. Spark numbers rows consecutively, so most ids are known
+    from footers.
+    """
     ranges = []
     for file in folder.glob("*.parquet"):
         footer = pq.read_metadata(file)
@@ -329,6 +338,8 @@ def column_of(frame: DataFrame) -> Ids:
 
 @asked_once
 def relation_of(node: Node) -> Any:
-    """Return the relation that a leaf reads, which its copies in a plan share; None: no table."""
+    """Return the relation that a leaf reads. Copies of the leaf in a plan share it. None: it reads
+    no table.
+    """
     name = simple_name(node)
     return getattr(node, _RELATIONS[name])() if name in _RELATIONS else None

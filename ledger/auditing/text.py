@@ -58,7 +58,7 @@ def lines(data: Mapping[str, Any], width: int = WIDTH) -> list[str]:
 
 
 def _sources(sources: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """The table of the sources; a note that leaves no room for itself has a line of its own."""
+    """Return the lines of the table of sources. A note that does not fit gets a line of its own."""
     counted = ["arrived", "lost", "intended"]
     if any(source["expected"] for source in sources):
         counted.insert(2, "expected")
@@ -109,15 +109,15 @@ def _row(loss: Mapping[str, Any]) -> Row:
 
 
 def example_text(loss: Mapping[str, Any]) -> str:
-    """Return the first example of a loss as text."""
+    """Return the first example of a loss as text, cut to ``MAX_EXAMPLE`` characters."""
     values = loss["examples"][0].items()
     text = ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in values)
     return _cut(" ".join(text.split()), MAX_EXAMPLE)
 
 
 def _table(rows: Sequence[Row], width: int) -> list[str]:
-    """Rows in columns, with the example at their end, below them, or in lines of their own: as the
-    width allows.
+    """Return rows as lines in columns. The example of a row is at its end, below it or in lines of
+    its own, as the width allows.
     """
     short = _aligned([row[:4] for row in rows], right={3})
     taken = max(map(len, short))
@@ -158,7 +158,7 @@ def _not_followed(outputs: Sequence[Mapping[str, Any]], width: int) -> list[str]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """A text in lines with an indent."""
+    """Wrap a text into indented lines."""
     return textwrap.wrap(
         text, width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False
     )
@@ -169,7 +169,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _shortened(name: str, most: int) -> str:
-    """A name whose start is left out: the end of a path says more."""
+    """Cut the beginning of a long name, because the end of a path says more."""
     return name if len(name) <= most else f"...{name[len(name) - most + 3 :]}"
 
 

@@ -42,7 +42,7 @@ MOST_ATTEMPTS = 20
 
 
 class OvertakenError(NotReadyError):
-    """Another batch has claimed what this one was about to claim."""
+    """Another batch has just claimed what this batch was about to claim."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,9 @@ def accept(
 
 
 def until_accepted(attempt: Callable[[], Result]) -> Result:
-    """Try until no other batch is faster, at most ``MOST_ATTEMPTS`` times."""
+    """Call ``attempt`` until no other batch is faster, at most ``MOST_ATTEMPTS`` times. Return its
+    result.
+    """
     for _ in range(MOST_ATTEMPTS - 1):
         with suppress(OvertakenError):
             return attempt()
@@ -177,14 +179,14 @@ def until_accepted(attempt: Callable[[], Result]) -> Result:
 
 
 def replay_claims(settings: Settings, pipeline: Pipeline, opening: Opening) -> list[Claim]:
-    """Return the claims of a replay, one for each source, which have only a path: a replay claims
-    messages.
+    """Return a claim on each source for a replay. It has only the path, because a replay claims
+    failed messages, and no files or ranges.
     """
     return [Claim(step.name, _path(settings, step, opening)) for step in pipeline.sources()]
 
 
 def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> int | None:
-    """Return how many messages a replay may claim in all; None: any number."""
+    """Return the greatest number of messages that a replay may claim; None: no limit."""
     if pipeline.max_pending is None:
         return None
     rooms = []
@@ -297,8 +299,8 @@ def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospe
 
 
 def _take_range(connection: Connection, pipeline: Pipeline, opening: Opening, offer: Offer) -> None:
-    """Take a range from the batch that has given it back. Raises InputError if a source has gone
-    back.
+    """Take over a range that an abandoned batch has given back. Raises InputError if a source has
+    returned to an earlier offset.
     """
     claim, pipeline_id = offer.claim, opening.pipeline_id
     if claim.number is None:

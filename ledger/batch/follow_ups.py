@@ -61,8 +61,8 @@ class FollowUp:
     """Whether it is done for all batches of a pipeline at once, if it ``is_due``."""
 
     def after(self, pipeline: Pipeline) -> str:
-        """Return the task after which this follow-up's task runs. Unless that is ``settle``, it
-        need not succeed.
+        """Return the task after which this follow-up's task runs. That task may fail, unless it is
+        ``settle``.
         """
         return SETTLE
 
@@ -85,9 +85,10 @@ class FollowUp:
         return False
 
     def pending(self, connection: Connection, batch_id: int, steps: int) -> Pending | None:
-        """Return the pending work of this follow-up for a batch; None: there is none.
+        """Return the pending work of this follow-up for a batch; None if there is none.
 
-        ``steps``: number of steps with pending work in the view, if the follow-up is ``of_batch``.
+        ``steps``: the number of steps with pending work in the view ``pending_follow_up``, for a
+        follow-up that is done batch by batch (``of_batch``).
         """
         return None
 

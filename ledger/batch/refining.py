@@ -85,12 +85,15 @@ class UnbalancedSpans:
 
     @property
     def needs_files(self) -> bool:
-        """Whether some of the roots share a span, so that the ledger does not have their rows."""
+        """Whether some of the roots share a span. Then the ledger lacks their rows, and the runs'
+        files are needed.
+        """
         return bool(Spans(self.ranges).shares(self.spans).any())
 
 
 class Refinement:
-    """The roots of a batch that are not even, or failed, in a file, each with where it broke.
+    """The roots of a batch that are unbalanced or failed, each with the step where it broke, in a
+    temporary file.
 
     ``reached``: the steps that acked a row of one of the roots.
     """
@@ -103,7 +106,7 @@ class Refinement:
             self._file.write(HEADER)
 
     def add(self, some: Alike, finder: BreakFinder) -> None:
-        """Add roots that broke alike."""
+        """Add a group of roots that broke alike."""
         self.rows += len(some.root)
         self.reached.update(some.reached)
         named, missed_by = finder.first_break(some.edges), finder.missed_by(some.edges) or None
@@ -114,14 +117,14 @@ class Refinement:
             self._file.write(rows)
 
     def end(self) -> None:
-        """Write the end of the file, after which nothing is added."""
+        """Write the end of the file. Nothing can be added afterwards."""
         with _writing():
             self._file.write(TRAILER)
             self._file.flush()
 
     @property
     def file(self) -> IO[bytes]:
-        """The rows of ``settling`` as a COPY takes them."""
+        """The rows for the table ``settling``, in the format of COPY."""
         return self._file
 
     def __enter__(self) -> Self:
@@ -144,8 +147,8 @@ def _writing() -> Iterator[None]:
 
 
 def unbalanced_spans(connection: Connection, batch: Batch) -> UnbalancedSpans | None:
-    """Return the spans that a settlement of a batch has to read root by root; None: all spans are
-    even, and no root of one failed.
+    """Return the spans that a settlement has to read root by root; None if all spans are balanced
+    and no root failed.
     """
     spans = queries.uneven_spans(connection, batch.batch_id)
     if not len(spans):
@@ -166,8 +169,8 @@ def unbalanced_spans(connection: Connection, batch: Batch) -> UnbalancedSpans | 
 
 
 def of_files(connection: Connection, batch: Batch) -> UnbalancedSpans | None:
-    """Return the spans of a batch whose roots a settlement has to read from the files of its runs;
-    None: it reads no files.
+    """Return the spans whose roots a settlement has to read from the files of its runs; None if it
+    needs no files.
     """
     ranges = run_queries.emits(connection, batch.batch_id)
     if not batch.tracking or Spans(ranges).by_root:
@@ -177,7 +180,9 @@ def of_files(connection: Connection, batch: Batch) -> UnbalancedSpans | None:
 
 
 def steps_to_rerun(unbalanced: UnbalancedSpans) -> set[str]:
-    """Return the steps whose runs have lost files that are needed, judged by the files' footers."""
+    """Return the steps whose runs have lost files that the settlement needs. Only the footers of
+    files are checked.
+    """
     return {run.step for run in unbalanced.runs if not _has_files(unbalanced, run)}
 
 
@@ -217,8 +222,8 @@ def refine(transact: Transact, unbalanced: UnbalancedSpans) -> Refinement:
 
 
 def _parts(unbalanced: UnbalancedSpans) -> Iterator[tuple[SingleRoots, Longs, Flags]]:
-    """Yield the roots part by part, each part with the changes in the files of each run, and with
-    flags of the roots that have rows there.
+    """Yield the roots part by part, each with the sums in the files of each run, and flags of the
+    roots that have rows there.
     """
     roots, runs = SingleRoots.of(unbalanced.spans, unbalanced.ranges), len(unbalanced.runs)
     most = max(1, MOST_ROWS // runs)
@@ -235,7 +240,7 @@ def _parts(unbalanced: UnbalancedSpans) -> Iterator[tuple[SingleRoots, Longs, Fl
 
 @contextmanager
 def _table_of_zeros(shape: tuple[int, ...]) -> Iterator[Longs]:
-    """Provide a table of zeros: above ``MOST_BYTES`` in a temporary file."""
+    """Yield an array of zeros. An array of more than ``MOST_BYTES`` is in a temporary file."""
     size = math.prod(shape) * np.dtype(np.int64).itemsize
     if size <= MOST_BYTES:
         yield np.zeros(shape, np.int64)
@@ -252,8 +257,8 @@ def _table_of_zeros(shape: tuple[int, ...]) -> Iterator[Longs]:
 
 
 def _read(unbalanced: UnbalancedSpans, roots: SingleRoots, table: Longs, has_rows: Flags) -> None:
-    """Add the changes in the files of the runs to a table, and flag the roots that have rows. Two
-    runs are read at once.
+    """Add the deltas in the files of the runs to ``table``, and flag the roots that have rows. Two
+    runs are read at a time.
     """
     ended = Event()  # one has failed, or its reader has stopped
 
@@ -278,8 +283,8 @@ def _read(unbalanced: UnbalancedSpans, roots: SingleRoots, table: Longs, has_row
 def _deltas_of(
     unbalanced: UnbalancedSpans, run: CommittedRun, roots: SingleRoots
 ) -> Iterator[Deltas]:
-    """Yield the deltas in the files of a run, part by part, of the parts that may have some of the
-    roots.
+    """Yield the deltas in the files of a run, part by part. Parts without any of the roots are
+    skipped.
     """
     files, advice = _files(unbalanced, run), _advice(unbalanced, run)
     with _reading(run.root_files or "", advice):

@@ -59,7 +59,9 @@ class Settlement:
     failed: int = 0
 
     def __str__(self) -> str:
-        """Return the decision, with its reason or time, in one line."""
+        """Return the status and the counts in one line, with the reason or the time of the
+        decision.
+        """
         acked = self.roots - self.failed
         return (
             f"batch {self.batch_id} is {self.status.words} ({self.reason}): "
@@ -116,7 +118,9 @@ class Inspection:
 
 
 def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Settlement | Inspection:
-    """Read the evidence for a batch's settlement; return the result if nothing is to be decided."""
+    """Read the evidence for a batch's settlement. Return the settlement's result instead if there
+    is nothing to decide.
+    """
     batch = batches.get_batch(connection, batch_id)
     verdict = _verdict(connection, batch, now)
     if isinstance(verdict, Settlement):
@@ -136,8 +140,8 @@ def inspect(connection: Connection, batch_id: int, now: datetime | None) -> Sett
 def refined(
     database: Database, inspection: Inspection
 ) -> Iterator[Refinement | LedgerError | None]:
-    """Provide the roots that failed, each with where it broke; None: all have arrived. Provide the
-    error instead if a check failed, or if the files of the runs could not be read.
+    """Yield the failed roots, each with the step where it broke; None if all roots have arrived.
+    Yield an error if a check failed, or if the runs' files could not be read.
     """
     if inspection.problem is not None or inspection.unbalanced is None:
         yield inspection.problem

@@ -53,7 +53,7 @@ class StateRun:
 
 @dataclass(frozen=True)
 class HeldByAnotherDriver:
-    """A running run of the state that belongs to another driver."""
+    """The running run of a state, which belongs to another driver."""
 
     batch_id: int
     run_id: int
@@ -157,7 +157,7 @@ def _check_turn(connection: Connection, opened: StateRun) -> None:
 
 
 def is_due(database: Database, pipeline: Pipeline) -> bool:
-    """Return whether the state of some batch has yet to be computed or published."""
+    """Return whether a state has yet to be computed or published for some batch."""
     states = [step.name for step in pipeline.states()]
     sinks = [sink.name for state in states for sink in pipeline.sinks_of(state)]
 
@@ -170,10 +170,10 @@ def is_due(database: Database, pipeline: Pipeline) -> bool:
 
 
 def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None:
-    """Acknowledge to the stage every batch that is committed as a whole, in order, then remove the
-    files of older states.
+    """Call ``ack_commit`` of the stage for every batch that is committed as a whole, in order. Then
+    delete the files of older states.
 
-    Never fails: an acknowledgement or a removal that fails waits for the next call.
+    Never raises: a call or a deletion that fails is retried the next time.
     """
     states, combines = [state.name for state in pipeline.states()], bool(pipeline.combined())
 

@@ -242,7 +242,9 @@ def _input_runs(batch: Batch, step: str, all_runs: list[Run]) -> dict[str, Run]:
 
 
 def committed_runs(all_runs: list[Run], steps: Sequence[str]) -> dict[str, Run]:
-    """Return the committed runs of these steps, in their order, from a batch's runs."""
+    """Return the committed runs of these steps, in the order of ``steps``. ``all_runs``: the runs
+    of a batch.
+    """
     committed = {run.step: run for run in all_runs if run.state is RunState.COMMITTED}
     return {step: committed[step] for step in steps if step in committed}
 

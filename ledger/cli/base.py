@@ -220,7 +220,7 @@ def in_user_words(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(target: str) -> Pipeline:
-    """Load the pipeline at MODULE:PIPELINE."""
+    """Load the pipeline at MODULE:PIPELINE. Raises DeclarationError if there is none."""
     from ledger.pipeline.load import load_pipeline
 
     return load_pipeline(target)

@@ -88,7 +88,7 @@ class _Column:
 
     @property
     def least(self) -> int:
-        """The width that the column needs: numbers are never broken."""
+        """The least width of the column in characters. Numbers are never wrapped."""
         lines = chain.from_iterable(cell.split("\n") for cell in (self.label, *self.cells))
         widest = max(map(cell_len, lines))
         return widest if self.numeric else min(widest, _NARROWEST)

@@ -15,11 +15,11 @@ from ledger.core.states import FailureCause
 
 @dataclass(frozen=True)
 class Hop:
-    """One producer and one of its ``fanout`` consumers.
+    """An edge of the topology: a producer and one of its ``fanout`` consumers.
 
-    ``ordinal``: the consumer's place in the pipeline's order. ``component``: the number of the hops
-    that are balanced together, because they share producers or consumers: its producers emitted the
-    edges that its consumers acked.
+    ``ordinal``: the consumer's place in the pipeline's order.
+    ``component``: the number of the hops that are balanced together, because they share producers
+    or consumers. If nothing was lost, its consumers acked all edges that its producers emitted.
     """
 
     ordinal: int
@@ -52,11 +52,11 @@ def hops(topology: Sequence[DeclaredStep]) -> list[Hop]:
 
 @dataclass(frozen=True)
 class StepEdges:
-    """Edges that the steps of a batch emitted and acked for one record.
+    """The edges that each step of a batch emitted and acked for one record.
 
-    ``broken``: the components of hops whose producers emitted other edges than their consumers
-    acked, by XOR or by count. ``emitted``, ``acked``: the number of edges by step of these
-    components.
+    ``broken``: the components whose producers emitted other edges than their consumers acked, by
+    XOR or by count.
+    ``emitted``, ``acked``: the number of edges by step, for the steps of these components.
     """
 
     emitted: Mapping[str, int]
@@ -66,12 +66,13 @@ class StepEdges:
 
 @dataclass(frozen=True)
 class Break:
-    """The step where a record broke, and why: the ``producers`` emitted ``emitted`` edges, and
-    ``acked`` of them were acked.
+    """The step where a record broke, and the numbers of edges: the ``producers`` emitted
+    ``emitted`` edges, and ``acked`` of them were acked.
 
-    ``wrong_at``: the steps with a wrong count, if several. ``own_failure``: the record broke
-    through its own fault. ``shared``: maybe the fault of another record. ``incomplete``: some
-    of its rows were lost before the whole stages, too.
+    ``wrong_at``: if there are several producers or consumers, the steps with a wrong count.
+    ``own_failure``: whether the record broke through its own fault.
+    ``shared``: whether another record may be at fault.
+    ``incomplete``: whether some rows of the record were lost before the whole stages as well.
     """
 
     step: str
@@ -89,11 +90,12 @@ class Break:
 class BreakFinder:
     """Facts of a batch that decide at which step a record broke.
 
-    ``uncommitted``: steps that never committed; a record that broke there failed through no fault
-    of its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
-    rather than lost. ``merging``: whole stages and those after them; rows may be lost there because
-    another record is missing, so the failure is shared, unless the record is incomplete.
-    ``unproved``: sinks that did not prove that they took each row of their input once.
+    ``uncommitted``: steps that never committed. A record that broke there is not at fault.
+    ``explicit``: stages with ``acks="explicit"``. A row that is missing there was not acked,
+    instead of lost.
+    ``merging``: whole stages and the steps after them. Rows may be missing there because another
+    record is missing. Such a failure is shared, unless the record is incomplete.
+    ``unproved``: sinks without a proof that they took each row of their input once.
     """
 
     hops: Sequence[Hop]
@@ -104,15 +106,15 @@ class BreakFinder:
 
     @cached_property
     def components(self) -> dict[int, list[Hop]]:
-        """The hops of each component, in their order."""
+        """The hops of each component, in order."""
         components: dict[int, list[Hop]] = {}
         for hop in self.hops:
             components.setdefault(hop.component, []).append(hop)
         return components
 
     def first_break(self, edges: StepEdges) -> Break | None:
-        """Return the first step where a record broke; None if it broke nowhere. Steps that lost it
-        through its own fault come before those that lost it with others.
+        """Return the first step where a record broke, or None. Steps where the record itself was at
+        fault come before steps where the failure is shared.
         """
         breaks = [self._break_of(self.components[number], edges) for number in edges.broken]
         breaks.sort(key=lambda some: (not some[1].own_failure, some[0]))
@@ -123,12 +125,14 @@ class BreakFinder:
         return replace(first, shared=first.shared and not incomplete, incomplete=incomplete)
 
     def missed_by(self, edges: StepEdges) -> list[str]:
-        """Return the sinks that may not have got each row of the record once, wherever it broke."""
+        """Return the sinks that may lack rows of the record, or have rows twice: unproved sinks
+        whose component is broken. They need not be the step where the record broke.
+        """
         reached = {hop.consumer for hop in self.hops if hop.component in edges.broken}
         return sorted(reached.intersection(self.unproved))
 
     def _break_of(self, hops: Sequence[Hop], edges: StepEdges) -> tuple[int, Break]:
-        """Return the break of one component, after the place of its first consumer."""
+        """Return the ordinal of a component's first consumer, and the component's break."""
         due: Counter[str] = Counter()  # the edges that each consumer had to ack, in their order
         for hop in hops:
             due[hop.consumer] += edges.emitted.get(hop.producer, 0) // hop.fanout

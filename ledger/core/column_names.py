@@ -41,10 +41,11 @@ def check_names(
     own: frozenset[str] = frozenset(),
     error: type[LedgerError] = StageError,
 ) -> None:
-    """Raise ``error`` unless all names can be distinguished from each other and from the ledger's.
+    """Raise ``error`` if two names differ only in case, or if a name is one of the ledger's or has
+    a backtick.
 
-    ``what``: the beginning of the message. ``own``: names of the ledger that are allowed, in their
-    own case.
+    ``what``: the beginning of the message.
+    ``own``: names of the ledger that are allowed, in exactly this case.
     """
     seen: dict[str, str] = {}
     for name in names:

@@ -24,11 +24,13 @@ _EXAMPLE = "order_id = 'O7' AND cents > 5"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A field compared with a value.
+    """A comparison of a field with a value.
 
-    ``operator``: one of SQL's, of a fixed list. ``value``: None where the operator takes none.
-    ``numeric``: compare as numbers, not as texts. ``pseudonym``: replaces the value in a redacted
-    key, or in the key of a record that did not parse.
+    ``operator``: one of a fixed list of SQL operators.
+    ``value``: None if the operator takes no value.
+    ``numeric``: whether to compare numbers instead of texts.
+    ``pseudonym``: the value to look for in a redacted key, or in the key of a record that did not
+    parse.
     """
 
     name: str
@@ -39,7 +41,9 @@ class Comparison:
 
 
 def parse(condition: str | None) -> list[Comparison]:
-    """Return the comparisons of a condition, joined by AND. Raises InputError for anything else."""
+    """Parse comparisons that are joined by AND; return an empty list for None. Raises InputError
+    for any other text.
+    """
     if condition is None:
         return []
     tokens: list[tuple[str, str]] = []
@@ -66,8 +70,8 @@ def parse(condition: str | None) -> list[Comparison]:
 def with_pseudonyms(
     comparisons: Iterable[Comparison], pipelines: Sequence[Redaction]
 ) -> list[Comparison]:
-    """Return the comparisons with the pseudonyms that redacted keys have. Raises InputError for
-    another operator than ``=`` or ``<>`` on a column that all these pipelines redact.
+    """Add to each comparison the pseudonym of its value in redacted keys. Raises InputError for an
+    operator other than ``=`` and ``<>`` on a column that all these pipelines redact.
     """
     redacting = next((pipeline for pipeline in pipelines if pipeline.columns), None)
     if redacting is None:
@@ -88,7 +92,9 @@ def with_pseudonyms(
 
 
 def _comparison(condition: str, tokens: list[tuple[str, str]]) -> tuple[Comparison, int]:
-    """Return the comparison with which the tokens begin, and how many tokens it has."""
+    """Parse the comparison at the beginning of the tokens. Return it, and the number of its
+    tokens.
+    """
     if not tokens or tokens[0][0] not in ("word", "quoted"):
         raise _misread(condition, tokens[0][1] if tokens else "its end")
     name = _unquoted(tokens[0][1], '"') if tokens[0][0] == "quoted" else tokens[0][1]

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_remote(spark: str) -> bool:
-    """Return whether ``spark`` is the address of a Spark Connect server, and no master."""
+    """Return whether ``spark`` is the address of a Spark Connect server, and not a master."""
     return spark.startswith("sc://")
 
 
@@ -59,8 +59,8 @@ def checked_address(remote: str) -> tuple[str, int]:
 
 
 def require_server(remote: str) -> str:
-    """Return a line that says that a server listens at ``remote``. Raises ConfigurationError as
-    ``checked_address`` does, and UnavailableError if nothing listens.
+    """Return a sentence that a server listens at ``remote``. Raises ConfigurationError as
+    ``checked_address`` does, and UnavailableError if no server listens.
     """
     host, port = checked_address(remote)
     require_package("grpc", f"the client of the Spark Connect server {remote}")
@@ -75,8 +75,8 @@ def require_server(remote: str) -> str:
 
 
 def briefly(act: Callable[[], object]) -> None:
-    """Call ``act`` in a thread, and wait at most 5 s for it: the client of a server that is gone
-    tries for ten minutes. Its errors are logged.
+    """Call ``act`` in a thread, and wait at most 5 s, because the client of an unreachable server
+    retries for ten minutes. Errors of ``act`` are logged.
     """
 
     def acting() -> None:

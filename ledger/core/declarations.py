@@ -19,7 +19,7 @@ Fault = tuple[Callable[[Any], Any], str]
 
 
 def check(it: object, faults: Iterable[Fault]) -> None:
-    """Raise DeclarationError for the first fault that a declaration has."""
+    """Raise DeclarationError for the first of ``faults`` that applies to a declaration."""
     for culprit_of, message in faults:
         culprit = culprit_of(it)
         if culprit:
@@ -63,10 +63,12 @@ def keep_seconds(whose: str, keep: str | float | timedelta) -> float:
 
 
 def as_json(what: str, value: Any, expected: str) -> Any:
-    """Return a value as the ledger gives it back from JSON.
+    """Return a value as it is after a round trip through JSON.
 
-    Raises StageError unless it is JSON. ``what``: the function that returned it. ``expected``: in
-    words.
+    ``what``: the function that returned the value, for messages.
+    ``expected``: the expected value in words, for messages.
+
+    Raises StageError if the value is not JSON.
     """
     try:
         return json.loads(json.dumps(value, allow_nan=False))

@@ -7,12 +7,13 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class DeclaredStep:
-    """A step as its pipeline declared it when a batch was opened. Most fields are columns of the
-    table ``declared_step``, which says what they mean.
+    """A step as its pipeline declared it when a batch was opened. The table ``declared_step``
+    documents the fields that are columns.
 
-    ``joins``: a stage has several inputs, or references. ``layout``: how a source's raw text is
-    cut. ``awaits``: the sources whose failed records keep a step after the settlement waiting;
-    None: all.
+    ``joins``: whether a stage has several inputs, or references.
+    ``layout``: how the raw text of a source is split into fields.
+    ``awaits``: the sources that a step after the settlement waits for, until none of their records
+    is failed. None: all sources.
     """
 
     name: str
@@ -35,7 +36,7 @@ class DeclaredStep:
 
     @classmethod
     def of(cls, declaration: Mapping[str, Any]) -> Self:
-        """Return the step of the ledger's JSON."""
+        """Decode a step from the ledger's JSON."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in declaration.items()
@@ -43,14 +44,14 @@ class DeclaredStep:
         return cls(**values)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the step as the ledger's JSON, without fields that are None, False or empty."""
+        """Encode the step as the ledger's JSON, without fields that are None, False or empty."""
         values = vars(self).items()
         return {k: v for k, v in values if v is not None and v is not False and v != {}}
 
 
 def whole_stages(topology: Iterable[DeclaredStep]) -> set[str]:
-    """Return the whole stages of a batch's steps. A stage that reads one is left out: its batch is
-    replayed as a whole in any case.
+    """Return the whole stages of a batch. A stage that reads another whole stage is left out,
+    because the batch is replayed as a whole anyway.
     """
     merging = {step.name: step for step in topology if step.merges}
     return {name for name, step in merging.items() if merging.keys().isdisjoint(step.reads)}

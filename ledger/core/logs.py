@@ -31,8 +31,8 @@ class LogFormat(StrEnum):
 
 @contextmanager
 def about(**keys: Any) -> Iterator[None]:
-    """Add some of ``KEYS`` to what is logged in the block, beside those of outer blocks. An
-    exception that leaves the block remembers all of them: see ``about_failure``.
+    """Add these keys to log lines in the block, beside the keys of outer blocks. An exception that
+    leaves the block keeps all keys, for ``about_failure``.
     """
     with ExitStack() as stack:
         for key, value in keys.items():
@@ -54,9 +54,7 @@ def current() -> dict[str, Any]:
 
 @contextmanager
 def about_failure(exc: BaseException) -> Iterator[None]:
-    """Add the keys of the place where ``exc``, or its cause, was raised to what is logged in the
-    block.
-    """
+    """Add the keys under which ``exc``, or its cause, was raised to log lines in the block."""
     cause: BaseException | None = exc
     seen: set[int] = set()  # nothing keeps an exception from being a cause of itself
     while cause is not None and not hasattr(cause, _NOTED) and id(cause) not in seen:
@@ -76,8 +74,8 @@ class AboutFilter(logging.Filter):
 
 
 class JsonLines(logging.Formatter):
-    """A line of JSON for each record: timestamp (UTC), level, logger and event, named as in
-    Airflow's own logs, the keys, and the traceback if there is one.
+    """Formats each log record as a line of JSON: timestamp (UTC), level, logger and event, named as
+    in Airflow's logs, the keys of ``KEYS``, and the traceback if there is one.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -94,7 +92,9 @@ class JsonLines(logging.Formatter):
 
 
 def last_error(log: str, logger: str) -> str | None:
-    """Return the message of the last error that a driver logged, in either format, or None."""
+    """Return the message of the last error in a driver's log of either format; None if there is
+    none.
+    """
     for line in map(str.strip, reversed(log.splitlines())):
         if not line.startswith("{"):
             text = re.search(rf" {re.escape(logger)} ERROR (.+)", line)

@@ -14,21 +14,23 @@ if TYPE_CHECKING:
 
 
 class FailedRecord(Exception):  # noqa: N818  an outcome of a record, no error of the program
-    """Raised in a record stage: the record fails with this reason, its outputs are discarded."""
+    """Raise this in a record stage to fail the record with this reason. Its outputs are
+    discarded.
+    """
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Yielded by a record stage: the record is acked without an output, for this reason."""
+    """Result of a record stage: ack the record without an output, for this reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Rows of ``frame`` that are marked as dropped, acked or failed for a reason.
+    """Rows of ``frame`` that are marked as dropped, acked or failed, with a reason.
 
-    ``is_own``: the reason is the library's, and has no value of a record.
+    ``is_own``: whether the reason is the library's, and so has no value of a record.
     """
 
     kind: Literal["dropped", "acked", "failed"]

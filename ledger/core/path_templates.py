@@ -38,8 +38,8 @@ def _utc_time(value: Any) -> date:
 
 
 def _one_value(value: Any) -> Any:
-    """Return the value that an expression gives to the path. Raises TypeError for a collection: as
-    text, a list's brackets would be a pattern.
+    """Return the value of an expression in a path. Raises TypeError for a collection: the brackets
+    of a list would become a pattern.
     """
     if isinstance(value, Sequence | Mapping | Set) and not isinstance(value, str):
         raise TypeError(f"expected one value, found {value!r}")
@@ -91,9 +91,9 @@ def render(
 
 
 class _Several:
-    """Several values of a run's parameters, checked one by one when a path asks for them.
+    """A list or dict among a run's parameters. Its values are checked when a path uses them.
 
-    They have no text of their own: that of a list would be a pattern.
+    It has no text of its own, because the brackets of a list would become a pattern.
     """
 
     def __init__(self, template: str, name: str, values: Any):
@@ -125,7 +125,7 @@ class _Several:
 
 
 class Parameters(_Several, Mapping[str, Any]):
-    """Parameters of a run by name. Those that a path does not use may have any value."""
+    """Parameters of a run, by name. Parameters that no path uses may have any value."""
 
     def __getitem__(self, key: str) -> Any:
         return self._checked(f"{self._name}.{key}", self._values[key])

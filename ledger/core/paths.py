@@ -16,7 +16,7 @@ def without_file_scheme(path: str) -> str:
 
 
 def is_local(path: str) -> bool:
-    """Return whether a path, or a URL of ``file:``, is one of this machine."""
+    """Return whether a path, or a ``file:`` URL, is on this machine."""
     plain = without_file_scheme(path)
     return plain.startswith("/") or "://" not in plain
 

@@ -30,7 +30,7 @@ class Redaction:
         return cls(frozenset(name.lower() for name in names), secret)
 
     def among(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of ``names`` that are masked."""
+        """Return the names among ``names`` that are masked."""
         return tuple(name for name in names if name.lower() in self.columns)
 
     def hides_text(self, names: Iterable[str], layout: Mapping[str, Any]) -> bool:
@@ -41,14 +41,16 @@ class Redaction:
         return bool(self.columns) and (not layout.get("closed") or bool(self.among(names)))
 
     def pseudonym(self, name: str, value: str) -> str:
-        """Return the pseudonym of a key's value. Equal values of a column have the same one, so
-        that records are found by it, and the value cannot be computed from it.
+        """Return the pseudonym of a key's value. Equal values of a column have equal pseudonyms, by
+        which records can be found. The value cannot be computed from it.
         """
         text = f"{name.lower()}\0{value}".encode("utf-8", "surrogatepass")
         return MASK + hmac.new(self.secret, text, "sha256").hexdigest()[:_DIGITS]
 
     def key(self, key: str, every: bool = False) -> str:
-        """Return a key, a JSON object, with pseudonyms for its masked columns, or ``every`` one."""
+        """Return a key, a JSON object, with pseudonyms in place of the values of masked columns, or
+        of all columns if ``every``.
+        """
         if not self.columns:
             return key
         values = json.loads(key)

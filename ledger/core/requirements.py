@@ -58,8 +58,11 @@ def spark_program() -> str:
 
 
 def require_package(name: str, what: str, instead: str = "") -> None:
-    """Raise ConfigurationError, with the extra to install, unless a package is installed. Nothing
-    is imported. ``what``: the subject that needs it. ``instead``: an alternative, added as it is.
+    """Raise ConfigurationError, with the extra to install, if a package is not installed. Imports
+    nothing.
+
+    ``what``: the subject that needs the package.
+    ``instead``: a sentence with an alternative, appended unchanged.
     """
     if find_spec(name) is None:
         raise ConfigurationError(

@@ -13,7 +13,7 @@ REPROCESS = "#reprocess"
 
 @dataclass(frozen=True)
 class RunKey:
-    """The name that Airflow or the command line gives a run, which identifies its batch."""
+    """The key of a run, which identifies its batch: Airflow or the command line names the run."""
 
     dag_id: str
     run_id: str
@@ -50,16 +50,21 @@ def instant(value: datetime) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """Failed messages of one original batch that a replay takes; a field that is None restricts
+    """The failed messages of one original batch that a replay takes. A field that is None restricts
     nothing.
 
-    ``reason``: a text or SQL pattern (``%``, ``_``). ``step``: the one that failed last.
-    ``record``: its number, or that of an attempt of it. ``source``: where they came from.
-    ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: instead of failed
-    messages, those in quarantine that are not accepted; ``accepted``: those that a person accepted,
-    or quarantined by hand. Both begin with a new budget of replays, and keep their history.
-    ``from_source``: their content is reread from the source, by key. ``causes``: step, cause and,
-    where source, stage or sink gave it, reason (``words``) of their last failure, any of these.
+    - ``reason``: a text or SQL pattern (``%``, ``_``).
+    - ``step``: the step at which they failed last.
+    - ``record``: the number of a record, or of one of its attempts.
+    - ``source``: the source that emitted them.
+    - ``since``, ``until``: when they failed last, ``until`` exclusive.
+    - ``quarantined``: take unaccepted quarantined messages instead of failed ones.
+    - ``accepted``: take quarantined messages that a person accepted, or quarantined by hand.
+    - ``from_source``: read the records again from the source, by key.
+    - ``causes``: step, cause and reason (``words``) of the last failure; any of these. ``words`` is
+    None unless source, stage or sink gave the reason.
+
+    Quarantined messages get a new budget of replays, and keep their history.
     """
 
     reason: str | None = None
@@ -83,11 +88,11 @@ class Selection:
 
     @property
     def leaves_out_accepted(self) -> bool:
-        """Whether it takes quarantined messages, but none that a person accepted."""
+        """Whether it takes quarantined messages, except those that a person accepted."""
         return self.quarantined and not self.accepted
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields that were given, as the ledger keeps them."""
+        """Return the fields that were set, as the ledger stores them."""
         fields = {key: value for key, value in vars(self).items() if value not in (None, False)}
         return {
             key: value.isoformat() if isinstance(value, datetime) else value

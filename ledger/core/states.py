@@ -39,8 +39,8 @@ class BatchKind(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """Guarantee of a pipeline's sinks: they publish each acked record once, or whatever reached
-    them.
+    """Guarantee of a pipeline's sinks: publish each acked record exactly once, or publish all rows
+    that reached the sink, at least once.
     """
 
     EXACTLY_ONCE = "exactly_once"
@@ -48,8 +48,8 @@ class Guarantee(StrEnum):
 
 
 class PublishPolicy(StrEnum):
-    """Time at which acked records of a batch that runs exactly once may be published: at its
-    settlement, or once no message of it and of its replays is failed any more.
+    """Condition for publishing the acked records of a batch that runs exactly once: the batch is
+    settled, or no record of it and of its replays is failed any more.
     """
 
     SETTLED = "settled"
@@ -78,8 +78,9 @@ class RunState(StrEnum):
 
 
 class FailureCause(StrEnum):
-    """Why an attempt of a record failed, as the column ``failed_root.cause`` explains. With the
-    first three its source, stage or sink gave a reason.
+    """Cause of a record's failure in one attempt, as documented for the column
+    ``failed_root.cause``. For ``UNPARSED``, ``REJECTED`` and ``REFUSED``, the source, the stage or
+    the sink gave a reason.
     """
 
     UNPARSED = "unparsed"
@@ -94,7 +95,7 @@ class FailureCause(StrEnum):
 
 
 class HoldCause(StrEnum):
-    """Why a batch is on hold: a check failed, too many records did, or a person restarted it."""
+    """Cause of a hold: a check failed, too many records failed, or a person restarted the batch."""
 
     CHECK = "check"
     FAILURES = "failures"

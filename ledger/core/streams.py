@@ -15,7 +15,7 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 class ChunkStream(io.RawIOBase):
-    """A stream of an iterator's chunks, of which memory holds one at a time."""
+    """A stream over an iterator of chunks. Memory holds one chunk at a time."""
 
     def __init__(self, chunks: Iterable[bytes]):
         self._chunks = iter(chunks)
@@ -36,10 +36,10 @@ class ChunkStream(io.RawIOBase):
 
 
 class DecompressedStream(io.RawIOBase):
-    """The content of a file that consists of ``bz2`` or ``gzip`` streams only.
+    """The decompressed content of a file that must consist only of ``bz2`` or ``gzip`` streams.
 
-    BZ2File takes other bytes after a stream for the end of the file, and GzipFile skips zeros, so
-    the records of a damaged stream would be missing without an error.
+    BZ2File ends at any other bytes after a stream, and GzipFile skips zeros. Both would omit the
+    records of a damaged stream without an error.
     """
 
     def __init__(self, packed: IO[bytes], how: str):

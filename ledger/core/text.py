@@ -7,7 +7,7 @@ MOST_REASON = 500  # characters; an index holds drops by their reason, of at mos
 
 
 def printable(text: str) -> str:
-    """Return a text without escapes, control characters and marks of direction."""
+    """Return a text without escape sequences, control characters and direction marks."""
     return "".join(
         sign if sign.isprintable() or sign in "\n\t" or category(sign) == "Zs" else "\ufffd"
         for sign in text
@@ -15,8 +15,8 @@ def printable(text: str) -> str:
 
 
 def storable(text: str) -> str:
-    """Return a text that PostgreSQL can store: U+FFFD stands for each NUL, and a backslash escape
-    for each lone surrogate.
+    """Return a text that PostgreSQL can store: each NUL is replaced by U+FFFD, each lone surrogate
+    by its backslash escape.
     """
     whole = text.encode("utf-8", "backslashreplace").decode()
     return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -30,7 +30,9 @@ def as_reason(text: str) -> str:
 
 
 def cut(reason: str) -> str:
-    """Return a reason cut to at most ``MOST_REASON`` characters; one that was cut stays."""
+    """Return a reason cut to ``MOST_REASON`` characters. A reason that was cut before stays
+    unchanged.
+    """
     most = MOST_REASON + (len(CUT) if reason.endswith(CUT) else 0)
     return reason if len(reason) <= most else f"{reason[:MOST_REASON]}{CUT}"
 

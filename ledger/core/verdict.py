@@ -28,10 +28,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """One step of a batch as the ledger has it.
+    """Facts on one step of a batch.
 
-    ``state``, ``lease_until``, ``closed_at``: of its newest run, None without any.
-    ``committed``: whether a run of it is committed now.
+    ``state``, ``lease_until``, ``closed_at``: those of the newest run; None without a run.
+    ``committed``: whether a run of the step is committed now.
     """
 
     name: str
@@ -44,8 +44,11 @@ class StepFacts:
 
 @dataclass(frozen=True)
 class Limits:
-    """``message_timeout``: from the last sign of life of a step that died. ``deadline``: when the
-    batch reaches its greatest age and is decided whatever lives."""
+    """Time limits of a batch.
+
+    ``message_timeout``: counts from the last sign of life of a step that failed or died.
+    ``deadline``: the time at which the batch is decided, even if a driver is running.
+    """
 
     message_timeout: timedelta
     deadline: datetime
@@ -93,8 +96,8 @@ def _lives(step: StepFacts, now: datetime) -> bool:
 
 
 def _death(step: StepFacts) -> datetime | None:
-    """Return the time at which the step's newest run ended in vain, or its lease ends; None: there
-    is no run, or it is superseded and merely waits for its rerun.
+    """Return the time at which the step's newest run failed, or its lease ends. None: it has no
+    run, or its run is superseded and waits for the rerun.
     """
     if step.state is None or step.state is RunState.SUPERSEDED:
         return None

@@ -8,6 +8,6 @@ _COLUMNAR_UDFS = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 
 def avoid_known_faults(spark: SparkSession) -> None:
-    """Set the options without which this version of Spark would hang, unless they are set."""
+    """Set options that keep this version of Spark from hanging, unless the user has set them."""
     if spark.version.startswith(_FAULTY) and spark.conf.get(_COLUMNAR_UDFS, None) is None:
         spark.conf.set(_COLUMNAR_UDFS, "false")

@@ -52,7 +52,10 @@ def register_functions(frame: DataFrame) -> None:
 
 
 def in_sql(name: str, frame: DataFrame) -> str:
-    """Return the call of a function in SQL, or Spark's own where a frame's session has none."""
+    """Return an SQL expression for ``name``, which is ``collect_anchors`` or ``merge_anchors``. If
+    the function is not registered in the frame's session, the expression uses Spark's own
+    functions.
+    """
     return (_CALLS if _is_registered(name, frame) else BUILT_IN)[name]
 
 

@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 class Delivery:
     """The rows of one batch for one sink, staged as Parquet files.
 
-    ``sink``: ``<pipeline>.<sink>``, under which the sink's own record knows it.
-    ``pipeline_since``: when the ledger first saw the pipeline: a ledger that is set up again gives
-    the same numbers, but not this instant. ``version``: the step run that staged the rows; a later
-    run of the same batch has a greater one.
-    ``interval_start``, ``original_id``: which of two families is the newer; with ``interval_end``:
-    which replace each other. ``folder``: where the files were staged; ``files``: those that count.
-    ``replaces``: batches whose rows are removed when these are published. ``is_first``: the ledger
-    knows of no earlier version of the batch that this sink may have published.
+    - ``sink``: ``<pipeline>.<sink>``, the name in the sink's own record.
+    - ``pipeline_since``: the time at which the ledger first saw the pipeline. A ledger that is set
+    up again gives the same numbers, but not the same time.
+    - ``version``: the step run that staged the rows. A later run of the same batch has a greater
+    number.
+    - ``interval_start``, ``original_id``: decide which of two families is newer.
+    - ``interval_start``, ``interval_end``: decide which families replace each other.
+    - ``folder``: the folder of the staged files.
+    - ``files``: the files that count.
+    - ``replaces``: the batches whose rows are removed when these are published.
+    - ``is_first``: whether this sink cannot have published an earlier version of the batch, as far
+    as the ledger knows.
     """
 
     sink: str
@@ -57,15 +61,18 @@ WHERE_STAGED_FILES_ARE_LOST = (
 
 
 def require_staged(delivery: Delivery) -> None:
-    """Raise LostFileError unless all that was staged is still there."""
+    """Raise LostFileError unless all staged files still exist."""
     check_files(Manifest(delivery.files), WHERE_STAGED_FILES_ARE_LOST)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A staged row that a sink does not take. ``position``: its place among all rows of the
-    delivery. ``reason``: the sink's own words, which may quote the row. ``masked``: the reason
-    without any value, for a pipeline that redacts."""
+    """A staged row that a sink does not take.
+
+    ``position``: the row's position among all rows of the delivery.
+    ``reason``: the sink's own words, which may quote the row.
+    ``masked``: the reason without any value, for a pipeline that redacts.
+    """
 
     position: int
     reason: str
@@ -74,8 +81,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Rule:
-    """Condition that each row of a table has to meet. ``condition``: in Spark's SQL, true for a row
-    that is taken. ``reason``: why another row fails.
+    """A condition that each row of a table has to meet.
+
+    ``condition``: in Spark SQL, true for a row that the table takes.
+    ``reason``: the reason of a row that does not meet it.
     """
 
     condition: str
@@ -99,7 +108,9 @@ class SinkPlan:
 def planned(
     what: str, publisher: "Publisher", schema: "pa.Schema | None", delivery: Delivery | None = None
 ) -> SinkPlan:
-    """Return a sink's plan. Raises StageError with all of its problems, about ``what``."""
+    """Return the sink's plan. Raises StageError with all its problems. ``what``: the sink in words,
+    for the message.
+    """
     plan = publisher.plan(schema, delivery)
     if plan.problems:
         raise StageError(f"{what} does not take the rows: {'; '.join(plan.problems)}")
@@ -112,7 +123,7 @@ class Publisher(Protocol):
     @property
     def keeps_tracking(self) -> bool:
         """Whether staged files may carry the ledger's own columns (``_ackledger_root``,
-        ``_ackledger_roots``) beside the user's: the sink never publishes them.
+        ``_ackledger_roots``) beside the user's. The sink never publishes them.
         """
 
     def plan(self, schema: "pa.Schema | None", delivery: Delivery | None) -> SinkPlan:
@@ -126,8 +137,8 @@ class Publisher(Protocol):
         """
 
     def staging(self, batch_id: int, version: int) -> str:
-        """Return the folder, absolute or a URL, in which a run stages its files: no other run does.
-        Its name ends in the version.
+        """Return the folder, an absolute path or a URL, in which one run stages its files. No other
+        run may use it. Its name ends in ``version``.
         """
 
     def publish(self, delivery: Delivery) -> None:
@@ -150,19 +161,23 @@ class Sink(Protocol):
 
     @property
     def place(self) -> str:
-        """Place that it writes to, in words: ``path 'out'``, ``table 'reporting.departures'``."""
+        """The place that the sink writes to, in words: ``path 'out'``, ``table
+        'reporting.departures'``.
+        """
 
     @property
     def identity(self) -> str:
-        """Equal for two declarations that write to one place: a pipeline refuses the second."""
+        """Key of the sink's place. Two sinks of a pipeline with equal keys are refused, because
+        they would write to the same place.
+        """
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """Columns that make folders, ``<column>=<value>``, of what is staged."""
+        """Columns by which staged files are partitioned into folders ``<column>=<value>``."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Columns of which the sink has one row each; empty: it adds rows."""
+        """Columns that identify a row of the sink. Empty: rows are only added."""
 
     @property
     def dedup(self) -> Dedup:
@@ -170,12 +185,13 @@ class Sink(Protocol):
 
     @property
     def replaces_intervals(self) -> bool:
-        """Whether each batch replaces what others published of its interval."""
+        """Whether each batch replaces the rows that other batches published for its interval."""
 
     @property
     def in_place(self) -> bool:
-        """Whether readers read the files where they were staged: what was to be published there is
-        never removed by ``ackledger gc``."""
+        """Whether readers read the files where they were staged. ``ackledger gc`` then never
+        deletes staged files.
+        """
 
     def publisher(self, settings: "Settings", pipeline: str, name: str) -> Publisher:
         """Return the publisher that writes to the sink ``name`` of ``pipeline``; connects to

@@ -21,9 +21,11 @@ STAGING_FOLDER = "_staging"  # beside those of batches: what is not published ye
 
 @dataclass(frozen=True)
 class FolderSink(SinkOptions):
-    """A sink whose place is a folder, ``path``. ``rebalance``: whether the rows of each folder of
-    ``partition_by`` are brought together before they are written, so that a batch leaves one file a
-    folder."""
+    """A sink that writes to a folder, ``path``.
+
+    ``rebalance``: bring the rows of each folder of ``partition_by`` together before writing, so
+    that a batch leaves one file per folder.
+    """
 
     path: str
     _: KW_ONLY
@@ -39,12 +41,12 @@ class FolderSink(SinkOptions):
 
     @property
     def identity(self) -> str:
-        """See ``Sink``: the path, however it is written."""
+        """The path in a normalized form. See ``Sink``."""
         path = self.path.rstrip("/")
         return normpath(without_file_scheme(path)) if is_local(path) else path
 
     def location(self, settings: "Settings") -> str:
-        """Return the folder as an absolute path or a URL: its name in lineage."""
+        """Return the folder as an absolute path or a URL, its name in lineage."""
         return settings.output_path(self.path)
 
     def __post_init__(self) -> None:
@@ -61,7 +63,9 @@ class FolderSink(SinkOptions):
 
 
 def file_problems(names: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
-    """Yield why files cannot have these columns and lie in folders by ``names``."""
+    """Yield a sentence for each reason why files cannot have these columns, or be partitioned by
+    ``names``.
+    """
     if not columns:
         yield "expected columns, found none: select some in the stage before the sink"
         return
@@ -79,14 +83,14 @@ def file_problems(names: Sequence[str], columns: Sequence[str]) -> Iterator[str]
 
 
 def require_file_columns(sink: str, names: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise StageError unless files can have these columns and lie in folders by ``names``."""
+    """Raise StageError unless files can have these columns, and be partitioned by ``names``."""
     for problem in file_problems(names, columns):
         raise StageError(f"{sink}: {problem}")
 
 
 def require_room(path: str) -> None:
-    """Raise unless the folder, or the nearest one above that is there, can be written to; makes
-    none. At a URL a file is made and removed.
+    """Raise an error unless the folder, or its nearest existing parent, can be written to. Creates
+    no folder. At a URL, a file is created and deleted.
     """
     if not is_local(path):
         require_writable(path, "the path of the sink, or ACKLEDGER_OUTPUT,")

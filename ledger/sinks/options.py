@@ -50,9 +50,10 @@ Dedup = Literal["none", "exact"] | Bloom
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """Options of every sink. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: whether to compare
-    with rows that other batches delivered. In a pipeline that runs exactly once, only a Bloom with
-    a key has an effect.
+    """Options of every sink.
+
+    ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: how to recognize rows that other batches
+    delivered. In a pipeline that runs exactly once, only a Bloom with a key has an effect.
     """
 
     dedup: Dedup = "none"
@@ -71,12 +72,14 @@ class Upsert:
 
 
 def is_keyed(dedup: Dedup) -> bool:
-    """Whether duplicates are recognized by columns of the row."""
+    """Return whether duplicates are recognized by key columns."""
     return isinstance(dedup, Bloom) and bool(dedup.key)
 
 
 def require_dedup(name: str, dedup: object) -> None:
-    """Raise DeclarationError, about the sink that writes to ``name``, unless it is a ``Dedup``."""
+    """Raise DeclarationError for a ``dedup`` that is no ``Dedup``. ``name``: the sink's place, for
+    the message.
+    """
     if not isinstance(dedup, Bloom) and dedup not in ("none", "exact"):
         raise DeclarationError(
             f'dedup of {name!r}: expected "none", "exact" or Bloom(...), found {dedup!r}'
@@ -84,7 +87,9 @@ def require_dedup(name: str, dedup: object) -> None:
 
 
 def require_different(what: str, names: tuple[str, ...]) -> None:
-    """Raise DeclarationError, about ``what``, if two names are one column to Spark."""
+    """Raise DeclarationError if two names differ only in case. ``what``: the option, for the
+    message.
+    """
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
@@ -96,5 +101,5 @@ def require_different(what: str, names: tuple[str, ...]) -> None:
 
 
 def names_of(columns: str | Sequence[str]) -> tuple[str, ...]:
-    """Return columns that are declared as one name or as several."""
+    """Return columns, declared as one name or several, as a tuple."""
     return (columns,) if isinstance(columns, str) else tuple(columns)

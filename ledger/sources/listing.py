@@ -146,7 +146,9 @@ def _log_of_table(folder: str) -> str | None:
 
 
 def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[FoundFile]:
-    """Return the files that ``path`` matches. Raises InputError if there is none and one is due."""
+    """Return the files that ``path`` matches. Raises InputError if there are none, unless
+    ``allow_missing``.
+    """
     files = list_files(path)
     if not files and not allow_missing:
         raise InputError(
@@ -196,14 +198,14 @@ def _require_unchanged(source: str, file: FoundFile) -> FoundFile:
 
 
 def with_digests(files: list[FoundFile]) -> list[FoundFile]:
-    """Return the files, the small ones with the digest of their content."""
+    """Return the files, with a digest of the content of small ones."""
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(_with_digest, files))
 
 
 def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
-    """Return the most records that the file may hold: a Parquet footer's rows, or the lines of a
-    text.
+    """Return an upper bound of the number of records in a file: the rows in a Parquet footer, or
+    the lines of a text.
 
     Counting stops beyond ``limit``.
     """
@@ -249,7 +251,7 @@ def _with_digest(file: FoundFile) -> FoundFile:
 
 
 def compression(path: str) -> str | None:
-    """Return the compression that a file's name ends in; None: it has none."""
+    """Return the compression that the extension of a file's name means; None if it means none."""
     return next((how for end, how in _COMPRESSED.items() if path.lower().endswith(end)), None)
 
 
@@ -259,8 +261,9 @@ def opened(path: str) -> IO[bytes]:
 
 
 def decompressed(stream: IO[bytes], how: str | None) -> IO[bytes]:
-    """Return the content of a stream. ``how``: its compression; None: it has none. Reading raises
-    one of ``UNREADABLE`` unless all of it is compressed so: nothing behind it is left out."""
+    """Return the decompressed content of a stream. ``how``: its compression; None: it has none.
+    Reading raises one of ``UNREADABLE`` if a part of the stream is not compressed in this way.
+    """
     if how is None:
         return stream
     if how != "zstd":

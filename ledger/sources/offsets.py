@@ -114,8 +114,9 @@ class OffsetReader(SourceReader):
         typed.check_schema(self.schema)
 
     def records(self, claim: Claim) -> "DataFrame":
-        """The schema's columns of what ``read`` returns, ``RAW`` and ``ERROR``. Raises
-        InputError when one is missing or of another type."""
+        """Return the records that ``read`` returns: the schema's columns, ``RAW`` and ``ERROR``.
+        Raises InputError if a column is missing or has another type.
+        """
         from ledger.sources.parsing import typed
 
         if claim.end is None:
@@ -126,9 +127,10 @@ class OffsetReader(SourceReader):
         return typed.checked(frame.select(*columns), self.schema)
 
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
-        """Stored records in today's schema, with ``MESSAGE`` where they have it; a value that
-        does not fit fails its record. One that did not fit before is as it was, unless it still has
-        all of its values."""
+        """Return stored records in today's schema, with ``MESSAGE`` if they have it. A value that
+        does not fit fails its record. A record that did not fit before stays as it is, unless it
+        still has all of its values.
+        """
         from ledger.sources.parsing import typed
 
         return typed.parsed_again(stored, self.schema)

@@ -38,7 +38,9 @@ _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 def written_by(statement: str) -> str | None:
-    """Return the word of a statement of SQL that writes, or may write; None: it only reads."""
+    """Return the word of a SQL statement that writes or may write; None if the statement only
+    reads.
+    """
     bare = _COMMENTS.sub(" ", statement).strip()
     writes = _WRITES.search(bare)
     if writes is not None or (bare and not _READS.match(bare)):
@@ -47,7 +49,7 @@ def written_by(statement: str) -> str | None:
 
 
 class WritesError(Exception):
-    """A function was about to write by itself. The text names the call."""
+    """Raised when a user's function is about to write. The message names the call."""
 
 
 class ActionLog:
@@ -59,7 +61,7 @@ class ActionLog:
 
     @contextmanager
     def calling(self, name: str) -> Iterator[None]:
-        """Note a call of ``name``, and none of the calls that it makes itself."""
+        """Record a call of ``name``, but not the calls that it makes itself."""
         if not self._depth:
             self._calls[name] = None
         self._depth += 1
@@ -74,9 +76,9 @@ class ActionLog:
         return bool(self._calls.keys() - set(_EFFECTS))
 
     def may_explain(self, exc: Exception) -> bool:
-        """Whether a function may have failed only because there were no rows. A plan that cannot be
-        made is wrong with any number of rows, unless it has their values; an error that Spark
-        raises as it executes a plan is not.
+        """Return whether a function may have failed only because its inputs had no rows. An error
+        that Spark raises while it executes a plan may have that cause. A plan that cannot be
+        analyzed is wrong with any rows, unless it contains values of rows.
         """
         if isinstance(exc, AnalysisException) or isinstance(exc.__cause__, AnalysisException):
             return bool(self._calls.keys() - {*_EFFECTS, *_NUMBERS})

@@ -51,7 +51,7 @@ _MOST_COLUMNS = 8  # whose names are shown
 
 
 class UncheckedError(LedgerError):
-    """A step cannot be checked, which is no fault of the step. The text says why."""
+    """Raised when a step cannot be checked, through no fault of the step. The message says why."""
 
 
 class DryRun:
@@ -93,18 +93,18 @@ class DryRun:
             yield self._finding(f"{step.kind} {step.name}", needs, check)
 
     def earlier(self, subject: str) -> str:
-        """Return what was found about a subject without Spark, or raise what is wrong with it."""
+        """Return the finding about a subject that needed no Spark, or raise its error."""
         result = self._earlier[subject]
         if result.error is not None:
             raise result.error
         return result.message
 
     def keep_columns(self, name: str, frame: DataFrame) -> None:
-        """Keep the columns of a reference, or of the rows that a step passes on."""
+        """Store the columns of a reference, or of the rows that a step passes on."""
         self._frames[name] = no_rows(self.spark, frame.schema).limit(0)
 
     def empty_frames(self, names: Sequence[str]) -> dict[str, DataFrame]:
-        """Return a frame without rows for each of these steps and references."""
+        """Return a frame without rows for each of these steps and references, by name."""
         return {name: self._frames[name] for name in names}
 
     def call(self, step: Step, function: Callable[[], DataFrame]) -> DataFrame:

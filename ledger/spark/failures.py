@@ -113,7 +113,7 @@ _PATH = re.compile(r"(?:reading file|Path does not exist:|File) ((?:[a-z0-9]+:)?
 
 
 def translated(exc: BaseException) -> LedgerError:
-    """Return the ledger's own error for any exception of a step; its own are returned unchanged."""
+    """Return the ledger's error for an exception of a step. Its own errors are unchanged."""
     if isinstance(exc, LedgerError):
         return exc
     for find in _CAUSES:
@@ -134,7 +134,7 @@ def translated(exc: BaseException) -> LedgerError:
 
 
 def _of_a_task(exc: BaseException) -> LedgerError | None:
-    """Return the ledger's own error, if a task raised it; else None."""
+    """Return the ledger's own error that a task raised, or None."""
     where, message = _worker_failure(_text(exc)) or (None, "")
     own = _OWN.fullmatch(message)
     if own is None or where is not None:
@@ -156,8 +156,9 @@ def _no_python(exc: BaseException) -> ConfigurationError | None:
 
 
 def is_spark_gone(exc: BaseException) -> bool:
-    """Whether it was raised because Spark has ended: the JVM behind py4j's gateway does not
-    answer, or the Connect server is away or has lost the session."""
+    """Return whether an exception was raised because Spark has ended: py4j's JVM does not answer,
+    or the Connect server is away or has lost the session.
+    """
     return _spark_gone(exc) is not None
 
 
@@ -202,7 +203,7 @@ def _last_words(exc: BaseException) -> str | None:
 
 
 def one_line(exc: BaseException) -> str:
-    """Return the ledger's text of it, in one line, whatever others have put into it."""
+    """Return the text of an exception, translated to the ledger's error, as one printable line."""
     return printable(_in_one_line(str(translated(exc))))
 
 
@@ -211,9 +212,8 @@ def _in_one_line(text: str) -> str:
 
 
 def recorded(exc: BaseException) -> str:
-    """Return the line that the ledger records for an exception: its class and its text. Readers of
-    the ledger may not be allowed to see records, which Spark, Java and libraries may quote: of
-    their errors it has names, the file and the place.
+    """Return the class and the text of an exception as one line for the ledger. Texts of Spark,
+    Java and libraries may quote records, so only names, the file and the place are kept of these.
     """
     if not isinstance(exc, Exception):  # it was interrupted
         return type(exc).__name__
@@ -225,14 +225,14 @@ def recorded(exc: BaseException) -> str:
 
 
 def unread_runs(exc: BaseException) -> list[int]:
-    """Return the runs of the files that a lost or damaged file's error names by their path."""
+    """Return the ids of the runs whose lost or damaged files an error names by path."""
     error = translated(exc)
     return [*map(int, _RUN.findall(str(error)))] if isinstance(error, IntegrityError) else []
 
 
 def _may_quote(exc: Exception) -> bool:
-    """Whether a record may be in the words of somebody else's error. Not in ours, in those of a
-    plan that cannot be made; in those of a stage's own code whatever its author puts there.
+    """Return whether the text of an exception may quote a record. The ledger's own errors and
+    errors of analysis do not; an error from a stage's own code counts as its author's words.
     """
     if any(find(exc) for find in (_spark_gone, _setting, _of_a_task, _full_disk, _no_python)):
         return False
@@ -252,13 +252,13 @@ def _may_quote(exc: Exception) -> bool:
 
 
 def redacted(exc: Exception) -> LedgerError:
-    """See ``ledger.errors.redacted``: of Spark's and others' errors the class and the place."""
+    """Return the error without values: of others' errors only the class and the place."""
     return errors.redacted(exc, type(translated(exc)), _name(exc))
 
 
 @contextmanager
 def masking(pipeline: Pipeline) -> Iterator[None]:
-    """Raise an error of this block without the words of others, if the pipeline redacts."""
+    """Re-raise errors of this block as ``redacted`` ones, if the pipeline redacts columns."""
     try:
         yield
     except Exception as exc:
@@ -268,8 +268,8 @@ def masking(pipeline: Pipeline) -> Iterator[None]:
 
 
 class Failures:
-    """The failures of independent tasks for a pipeline: each task is tried, and the first failure
-    is raised at the end.
+    """Collects the failures of independent tasks. All tasks are tried; the first failure is raised
+    at the end.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -278,7 +278,7 @@ class Failures:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Log an error of this block and go on; ``raise_first`` raises the first."""
+        """Log an error of this block instead of raising it."""
         try:
             with masking(self._pipeline):
                 yield
@@ -287,15 +287,13 @@ class Failures:
             self._failures.append(exc)
 
     def raise_first(self) -> None:
-        """Raise the first, if there is one."""
+        """Raise the first failure, if there is one."""
         for failure in self._failures:
             raise failure
 
 
 def _name(exc: Exception) -> str:
-    """Return class and condition of the innermost exception, with the file that it was about and
-    the place where it was raised.
-    """
+    """Return class and condition of the innermost exception, with its file and its place."""
     text = _text(exc)
     leading, worker = _LEADING.match(text), _worker_failure(text)
     raised = [(type(exc).__name__, leading[1] if leading else ""), *_RAISED.findall(text)]
@@ -313,13 +311,13 @@ def _name(exc: Exception) -> str:
 
 
 def noted(exc: BaseException) -> str:
-    """Return ``one_line`` with the notes that were added to the exception on its way."""
+    """Return ``one_line`` with the notes that were added to an exception."""
     notes = dict.fromkeys(getattr(exc, "__notes__", []))
     return ". ".join([one_line(exc).rstrip(". "), *notes]) if notes else one_line(exc)
 
 
 def error_text(exc: BaseException) -> str:
-    """Return ``noted``, after the traceback if ``--verbose`` asks for that."""
+    """Return ``noted``; with ``--verbose`` after the traceback."""
     return "".join([*(traceback.format_exception(exc) if verbose() else ()), noted(exc)])
 
 
@@ -422,7 +420,7 @@ def _worker_failure(text: str) -> tuple[str | None, str] | None:
 
 
 def _place(exc: BaseException) -> str | None:
-    """Return the place in the user's code where an exception of the driver was raised, or None."""
+    """Return the place in the user's code where the driver raised an exception, or None."""
     if isinstance(exc, SyntaxError):
         return f"{exc.filename}:{exc.lineno}"
     stack = traceback.extract_tb(exc.__traceback__)
@@ -430,8 +428,8 @@ def _place(exc: BaseException) -> str | None:
 
 
 def _own_frame(frames: Sequence[tuple[str, int, str]]) -> str | None:
-    """Return the innermost frame of code that is neither ours nor a library's; where all of it is
-    installed, of the package that was called first.
+    """Return the innermost frame of code that is neither ackledger's nor a library's; if all code
+    is installed, of the package that was called first.
     """
     own = [
         frame
@@ -469,7 +467,7 @@ def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
 
 
 def _is_sparks(exc: BaseException) -> bool:
-    """Whether Spark, or the bridge to it, raised it."""
+    """Return whether Spark, or py4j, raised an exception."""
     return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(exc).__mro__)
 
 

@@ -87,17 +87,19 @@ class Job:
         )
 
     def root_files(self, run: OpenedRun) -> str:
-        """Return the folder for the root files of a run, and for the files of its fold's tasks."""
+        """Return the folder for a run's files of deltas by root, and for the files of its fold's
+        tasks.
+        """
         return (
             f"{self.settings.storage_root()}/{self.pipeline.name}/_roots"
             f"/batch={run.batch.batch_id}/run={run.run_id}"
         )
 
     def written_to(self, run: OpenedRun) -> str | None:
-        """Return the folder that a run writes to; of a sink the folder in which it stages.
+        """Return the folder that a run writes to; for a sink, the folder in which it stages.
 
-        None: it stages in a table's own folder, which the batch does not know, because its sink was
-        of another kind when the batch was opened.
+        None: the sink stages in the folder of a table that the batch does not know, because the
+        sink was of another kind when the batch was opened.
         """
         if not self.pipeline.step(run.step).is_published:
             return self.folder(run)
@@ -125,7 +127,7 @@ class Job:
 def write_files(
     rows: DataFrame, folder: str, options: Mapping[str, str] = SNAPSHOT, by: Sequence[str] = ()
 ) -> None:
-    """Add the rows to a run's own folder as Parquet files, in folders ``by`` these columns."""
+    """Append rows to a run's own folder as Parquet files, partitioned by the columns ``by``."""
     writer = rows.write.mode("append").options(**options)
     (writer.partitionBy(*by) if by else writer).parquet(folder)
 
@@ -133,9 +135,11 @@ def write_files(
 def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
     """Wait for an action, and return the metrics that it observed.
 
-    ``nothing``: the metrics of an empty frame. Adaptive execution cuts such a frame out of the
-    plan, and its observation with it. If it were cut out for any other reason, ``nothing`` would
-    differ from what else is counted. Raises what Spark raises if Spark is gone.
+    ``nothing``: the metrics of an empty frame. Adaptive execution may remove an empty frame from
+    the plan, and its observation with it. If a frame with rows were removed, ``nothing`` would
+    differ from the other counts.
+
+    Raises Spark's error if Spark has ended.
     """
     try:
         return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then
@@ -174,7 +178,7 @@ class Witness:
         self._observation = Observation(self._name)
 
     def watch(self, frame: DataFrame) -> DataFrame:
-        """The same frame, observed when it is next executed."""
+        """Return the same frame, whose next execution is observed."""
         mixed, summed = F.lit(0), F.lit(0)
         if self._columns:
             hashed = F.xxhash64(*self._columns)
@@ -192,37 +196,39 @@ class Witness:
         )
 
     def within(self, frame: DataFrame) -> bool:
-        """Whether ``frame`` is made of what this witness watches: else it would wait for ever."""
+        """Return whether ``frame`` contains the frame that this witness watches. If it does not,
+        waiting for the observation would never end.
+        """
         with redirect_stdout(StringIO()) as plan:
             frame.explain()
         return self._name in plan.getvalue()
 
     @property
     def rows(self) -> int:
-        """Rows seen; waits for the action."""
+        """Number of observed rows. Waits for the action."""
         return self.seen.rows
 
     @property
     def failed(self) -> int:
-        """Rows seen that fail with a reason; waits for the action."""
+        """Number of observed rows that fail with a reason. Waits for the action."""
         return self._metrics()["failed"]
 
     @property
     def dropped(self) -> int:
-        """Rows seen that stand for an input which is acked without an output; waits for the
+        """Number of observed rows that stand for an input acked without an output. Waits for the
         action.
         """
         return self._metrics()["dropped"]
 
     @property
     def counted(self) -> dict[str, int]:
-        """Counts of ``counting``, by name; waits for the action."""
+        """Observed counts of ``counting``, by name. Waits for the action."""
         metrics = self._metrics()
         return {name: metrics[name] for name in self._counting}
 
     @property
     def seen(self) -> Checksum:
-        """Rows, XOR and sum seen; waits for the action."""
+        """Checksum of the observed rows: number, XOR and sum. Waits for the action."""
         metrics = self._metrics()
         return Checksum(metrics["rows"], metrics["xor"], metrics["sum"])
 
@@ -236,7 +242,9 @@ def _non_null(frame: DataFrame, column: str) -> Column:
 
 
 def require_equal(what: str, wrote: object, actual: object) -> None:
-    """Raise IntegrityError unless what was written is what is there."""
+    """Raise IntegrityError unless the two checksums are equal. ``what``: the rows, for the
+    message.
+    """
     if wrote != actual:
         raise IntegrityError(
             f"{what}: wrote {wrote}, found {actual}. A file was lost or changed under the run: run"

@@ -40,7 +40,7 @@ class TaskCount:
         self._restarts = False
 
     def restart(self) -> None:
-        """Begin a step: stages of earlier steps do not count."""
+        """Start counting for a new step, without the stages of earlier steps."""
         self._restarts = True
 
     def now(self) -> Tasks:
@@ -49,7 +49,7 @@ class TaskCount:
         return Tasks(sum(stage.done for stage in stages), sum(stage.total for stage in stages))
 
     def note(self, running: Iterable[tuple[int, Tasks]]) -> None:
-        """Note stages as they are now. Stages that are no longer among them are done."""
+        """Record the running stages. Stages that are no longer among them are done."""
         now = dict(running)
         ended = {
             number: Tasks(tasks.total, tasks.total)
@@ -84,7 +84,7 @@ class _Tracked(TaskCount):
 
 @contextmanager
 def counting(session: Any) -> Iterator[TaskCount]:
-    """Count the tasks of a session: of a Spark of this process, or of a Connect server."""
+    """Yield the count of a session's tasks, in this process or on a Connect server."""
     if isinstance(session, SparkSession):
         yield _Tracked()
         return
@@ -108,8 +108,8 @@ def counting(session: Any) -> Iterator[TaskCount]:
 def watching(
     session: Any, report: Callable[[Tasks, float], None], every: float = MINUTE
 ) -> Iterator[Callable[[], None]]:
-    """Report the tasks done, and the seconds, repeatedly while the block runs. The block gets a
-    function that restarts both.
+    """Call ``report`` every ``every`` seconds while the block runs, with the tasks done and the
+    seconds passed. Yields a function that restarts both.
     """
     stopped, started = threading.Event(), time.monotonic()
     watch = counting(session)

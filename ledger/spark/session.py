@@ -49,13 +49,15 @@ _NOISE = (
 def build_session(
     app_name: str, master: str | None = None, *, silent: bool = False
 ) -> SparkSession:
-    """Return the running session, or a new one on ``master`` (default: as of spark-submit), which
-    may be a Spark Connect server: ``sc://host:port``. ``silent``: a new one, unless it is a
-    server's, logs nothing: of a task that fails it would log the words, and these may quote a
-    record.
+    """Return the running session, or a new one on ``master`` (default: as of spark-submit).
+    ``master`` may be a Spark Connect server: ``sc://host:port``.
 
-    Raises ConfigurationError when Java is missing or of another version, or the server refuses the
-    session, and UnavailableError when it does not answer, or cannot give one.
+    ``silent``: a new local session logs nothing. Spark would log the error of a failed task, which
+    may quote a record.
+
+    Raises ConfigurationError if Java is missing or has another version, or if the server refuses
+    the session. Raises UnavailableError if the server does not answer, or cannot open a session
+    now.
     """
     if not verbose():
         # Spark's Python writes each error to the terminal as JSON with its Java stack; its caller
@@ -68,7 +70,7 @@ def build_session(
 
 
 def _with_required(session: SparkSession) -> SparkSession:
-    """Set the options of a session that correctness needs."""
+    """Set the options that correctness requires, and return the session."""
     for name, value in REQUIRED.items():
         session.conf.set(name, value)
     avoid_known_faults(session)
@@ -76,7 +78,9 @@ def _with_required(session: SparkSession) -> SparkSession:
 
 
 def _connected(app_name: str, remote: str) -> SparkSession:
-    """Return a session of a server, which has its Java and its Python: nothing is started here."""
+    """Return a session of a Spark Connect server. The server has its own Java and Python; nothing
+    is started here.
+    """
     require_server(remote)  # Spark's client would ask for ten minutes
     os.environ.setdefault("SPARK_CONNECT_RELEASE_SESSION_ON_EXIT", "true")
     # A process that is started beside the client, as the embedded server is, would abort in gRPC's
@@ -100,7 +104,7 @@ def _connected(app_name: str, remote: str) -> SparkSession:
 
 
 def _started(app_name: str, master: str | None, silent: bool) -> SparkSession:
-    """Return a session of a Spark that runs on this machine, or is started here."""
+    """Return a session of a local Spark, which is started if necessary."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -126,8 +130,8 @@ def _started(app_name: str, master: str | None, silent: bool) -> SparkSession:
 
 @contextmanager
 def quiet_start() -> Iterator[None]:
-    """Filter the JVM's own warnings out of what a process that starts in the block writes to
-    stderr, as long as it lives.
+    """Filter the JVM's warnings out of stderr of a process that is started in the block, for its
+    lifetime.
     """
     terminal, ours = os.dup(2), os.dup(2)
     read, write = os.pipe()

@@ -34,17 +34,19 @@ class SinkTracking:
         self._run = run
 
     def tally(self, dropped: DataFrame | None) -> Checksum:
-        """Count the input's rows that are dropped because other batches delivered them.
+        """Return the checksum of the rows that are dropped because other batches delivered them.
 
-        ``dropped``: these rows; None: there are none.
+        ``dropped``: these rows; None if there are none.
         """
         return Checksum() if dropped is None else Checksum(dropped.count())
 
     def fold(self, rows: DataFrame, dropped: Checksum) -> FoldOutcome:
-        """Fold what the sink acks.
+        """Fold the acks of the sink, and return the outcome.
 
-        ``rows``: the rows that it reads. Raises IntegrityError unless they are the rows that it has
-        written and those that it has dropped.
+        ``rows``: the rows that the sink reads.
+        ``dropped``: the checksum of the rows that it dropped.
+
+        Raises IntegrityError unless the rows read are the rows written and the rows dropped.
         """
         return FoldOutcome(self._run)
 
@@ -103,7 +105,7 @@ class AcksRows(SinkTracking):
         return F.xxhash64(F.lit(text), root, F.col(POSITION))
 
     def _mixed(self, frame: DataFrame) -> tuple[Column, Column]:
-        """Return XOR and number of the edges of all rows; a row without a root has none."""
+        """Return XOR and number of the edges of all rows. A row without a root has no edge."""
         if ROOTS not in frame.columns:
             root = F.col(ROOT)
             return F.bit_xor(F.when(root.isNotNull(), self._edge(root))), F.count(ROOT)

@@ -25,9 +25,10 @@ SWALLOWED = "no output"  # the reason of what an on_read stage read and did not 
 
 @dataclass(frozen=True)
 class StageFiles:
-    """Files of a stage's output, and what was counted while their rows were written.
+    """Files of a stage's output, and the counts of their rows.
 
-    ``edges``: of the rows that go on, to one consumer. ``anchors``: of all rows, about.
+    ``edges``: the number of edges to one consumer.
+    ``anchors``: the approximate number of anchors.
     """
 
     manifest: Manifest
@@ -39,7 +40,7 @@ class StageFiles:
 
 
 def write_output(job: Job, step: StageStep, rows: DataFrame, folder: str) -> StageFiles:
-    """Write rows of a stage's output. Raises StageError if one has an anchor that cannot be."""
+    """Write the rows of a stage's output. Raises StageError if a row has an invalid anchor."""
     watched = rooting(job.pipeline, step, rows.columns)
     write_files(watched.watch(rows), folder, STORED)
     manifest = take_manifest(folder)
@@ -107,7 +108,7 @@ def ack_plan_of_stage(
 
 
 def output_portion(job: Job, run: OpenedRun, step: StageStep, written: StageFiles) -> Output:
-    """Return rows that a stage has written, folded by its way of acking."""
+    """Return the rows that a stage has written, to be folded by the stage's ``acks``."""
     acks = fold_output if step.acks == "on_read" else fold_emitted
     own = partial(acks, emits_one=step.emits == "one")
     return Output(written.manifest.files, own, edges_of(job, run), written.anchors)
@@ -145,7 +146,7 @@ def edges_of(job: Job, run: OpenedRun) -> Edges:
 
 
 def readings(job: Job, run: OpenedRun) -> list[Reading]:
-    """Return the rows of a run's inputs, in the files of the runs that it read. The run acks each
+    """Return the rows of a run's inputs, from the files of the runs that it read. The run acks each
     row because it has read it.
     """
     edges = edges_of(job, run)
@@ -162,7 +163,7 @@ def readings(job: Job, run: OpenedRun) -> list[Reading]:
 
 
 def require_read(job: Job, run: OpenedRun, outcome: FoldOutcome) -> None:
-    """Raise IntegrityError unless all edges were acked that a run's inputs have to it."""
+    """Raise IntegrityError unless the run has acked all edges from its inputs."""
     edges = sum(edges_to(job, name, read) for name, read in run.inputs.items())
     require_equal(f"rows read by {run.step} in run {run.run_id}", edges, outcome.posted.acked_edges)
 
@@ -174,5 +175,5 @@ def edges_to(job: Job, name: str, read: Run) -> int:
 
 
 def posted(record: Record, outcome: FoldOutcome) -> Record:
-    """Return the record of a run with the deltas that it posted."""
+    """Return a run's record with the totals of the deltas that it posted."""
     return replace(record, posted=outcome.posted, acks_proved=outcome.proved)

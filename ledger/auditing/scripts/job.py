@@ -57,10 +57,11 @@ _OF_NO_FILE = (
 
 @dataclass
 class JobAudit:
-    """Everything that is learnt of a script while it runs.
+    """All facts about a script that are collected while it runs.
 
-    ``folder``: of all copies. ``on_output`` is called with each output once it is written.
-    ``paths_read``: the full paths of files that Spark has read, and that are no copies.
+    ``folder``: the folder of all copies.
+    ``on_output``: called with each output once it is written.
+    ``paths_read``: the full paths of files that Spark has read, without copies.
     """
 
     folder: Path
@@ -93,8 +94,8 @@ class JobAudit:
         self.note_paths(frame, at)
 
     def note_paths(self, frame: DataFrame, at: int | None = None) -> None:
-        """Note the files of a frame. ``at``: the time before it read them, in nanoseconds; None: it
-        is not known.
+        """Record the files of a frame. ``at``: the time before it read them, in nanoseconds; None:
+        unknown.
         """
         catalyst = Catalyst(frame.sparkSession)
         for node in leaves(catalyst, catalyst.analyzed(frame)):
@@ -105,7 +106,7 @@ class JobAudit:
                         self._read_at.setdefault(full, at)
 
     def _is_of_script(self, full: str) -> bool:
-        """Whether a full path is in no copy."""
+        """Return whether a full path is outside of all copies."""
         return not full.startswith(f"{self.folder}/")
 
     def write(self, frame: DataFrame, destination: Destination) -> WrittenOutput:
@@ -129,11 +130,15 @@ class JobAudit:
             return output
 
     def note_driver_rows(self, frame: DataFrame, what: str) -> None:
-        """Note a frame whose rows go through the driver or an RDD, from where they may go on."""
+        """Record a frame whose rows leave Spark's plans through the driver or an RDD, from where
+        they may go to an output.
+        """
         self._taken.append((frame, f"{what} at {user_line() or UNKNOWN}"))
 
     def _doubts(self) -> dict[int, str]:
-        """Say of which sources rows went through the driver, if an output may have them."""
+        """Return a sentence for each source whose rows went through the driver, if an output may
+        have them.
+        """
         if not self.others and not any(each.has_driver_rows for each in self.written.outputs):
             return {}
         doubts = {}
@@ -180,7 +185,9 @@ class JobAudit:
             output.why = f"its records cannot be computed: {condition_of(error)}"
 
     def _unused(self) -> Iterator[str]:
-        """Say which files and tables were read, and are in the plan of no output."""
+        """Yield a sentence for each file or table that was read, and is not in the plan of any
+        output.
+        """
         named: set[tuple[str, ...]] = set()
         for frame, place in self._read:
             catalyst = Catalyst(frame.sparkSession)
@@ -206,7 +213,7 @@ class JobAudit:
                     )
 
     def _followed(self, frame: DataFrame, output: WrittenOutput) -> DataFrame | None:
-        """The rows of a frame with their records; None: they cannot be followed."""
+        """Return the rows of a frame with their ids; None if they cannot be followed."""
         catalyst = Catalyst(frame.sparkSession)
         if self._sources is None:
             self._sources = Sources(catalyst, self.folder)
@@ -245,9 +252,11 @@ class JobAudit:
     def _follow_leaves(
         self, catalyst: Catalyst, sources: Sources, plan: Node, output: WrittenOutput
     ) -> str:
-        """Follow all files and tables that a plan reads. Returns why one cannot be followed.
+        """Follow all files and tables that a plan reads. Return why one of them cannot be followed;
+        empty if all can.
 
-        The output knows the sources of all others, so that none of them is judged without it.
+        The output gets the sources of the others in any case, so that they are not judged without
+        it.
         """
         refused, has_names = "", reads_file_names(catalyst, plan)
         cached = cached_leaves(catalyst, plan)
@@ -330,7 +339,7 @@ class JobAudit:
     def _own_leaf(
         self, catalyst: Catalyst, node: Node, output: WrittenOutput, read: list[WrittenOutput]
     ) -> Leaf:
-        """The leaf of an output that reads others of the script."""
+        """Return the leaf for an output that reads other outputs of the script."""
         unfollowed = [each for each in read if each.attribution is None]
         if unfollowed:
             output.reads += read
@@ -344,7 +353,8 @@ class JobAudit:
     def _source(
         self, catalyst: Catalyst, sources: Sources, node: Node, has_names: bool
     ) -> AuditSource:
-        """The source that a leaf reads; leaves that read the same in the same way are one.
+        """Return the source for a leaf. Leaves that read the same files in the same way share one
+        source.
 
         ``has_names``: copy the names of its files as well.
         """
@@ -369,7 +379,7 @@ class JobAudit:
         return self._by_key[key]
 
     def _outputs_in(self, catalyst: Catalyst, node: Node) -> list[WrittenOutput]:
-        """The outputs of the script that a leaf reads."""
+        """Return the outputs of the script that a leaf reads."""
         self._require_not_written(catalyst, node)
         paths = [Path(full_path(path)) for path in _paths(catalyst, node)]
         outputs = []
@@ -396,7 +406,7 @@ class JobAudit:
 
 
 def _paths(catalyst: Catalyst, node: Node) -> list[str]:
-    """The paths of the files that a leaf reads; none: it reads no files."""
+    """Return the paths of the files that a leaf reads; empty if it reads no files."""
     relation = relation_of(node)
     if relation is None:
         return []
@@ -407,7 +417,9 @@ def _paths(catalyst: Catalyst, node: Node) -> list[str]:
 
 
 def _table(node: Node) -> list[str]:
-    """The name of the table of the catalog that a leaf reads; none: it reads no such table."""
+    """Return the parts of the name of the catalog table that a leaf reads; empty if it reads
+    none.
+    """
     kind = simple_name(node)
     if kind == "LogicalRelation" and node.catalogTable().isDefined():
         parts = node.catalogTable().get().identifier().nameParts()
@@ -437,7 +449,9 @@ def _are_one(path: Path, place: Path) -> bool:
 
 
 def _key(catalyst: Catalyst, node: Node) -> tuple[str, ...]:
-    """The files or the table that a leaf reads, their state, and how it reads them."""
+    """Return a key of the files or the table that a leaf reads, their state, and the reader's
+    options.
+    """
     relation, schema = relation_of(node), str(without_metadata(catalyst, node).schema().json())
     paths = _paths(catalyst, node)
     if paths:
@@ -450,7 +464,9 @@ def _key(catalyst: Catalyst, node: Node) -> tuple[str, ...]:
 
 
 def _newest(paths: Sequence[str]) -> str:
-    """The time of the last change of local files: a script may rewrite what it reads."""
+    """Return the time of the last change of local files, because a script may rewrite its
+    inputs.
+    """
     files = [
         file
         for path in map(full_path, paths)
@@ -460,7 +476,7 @@ def _newest(paths: Sequence[str]) -> str:
 
 
 def _name(catalyst: Catalyst, node: Node) -> str:
-    """The name by which a user knows the files or the table that a leaf reads."""
+    """Return the name by which a user knows the files or the table that a leaf reads."""
     paths = _paths(catalyst, node)
     if not paths:
         relation = relation_of(node)

@@ -12,10 +12,11 @@ from ledger.auditing.scripts.written import Partition, WrittenOutput, in_folder
 def left_outputs(
     spark: SparkSession, output: WrittenOutput, live: Sequence[WrittenOutput]
 ) -> list[WrittenOutput]:
-    """Return the outputs at the place of a new one that none of its partitions replaces.
+    """Return the outputs at the place of a new output that stay, because no partition of it
+    replaces them.
 
-    Ends the script if a partition replaces only a part of an output, whose records the audit does
-    not tell apart.
+    Ends the script if a partition replaces only part of an output. The audit cannot tell the
+    records of such a part apart.
     """
     to = output.destination
     replaced = {to.emptied} if to.emptied else output.partitions(spark, to.replaces)

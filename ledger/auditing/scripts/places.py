@@ -7,9 +7,10 @@ AT, INSIDE, ABOVE = "at", "inside", "above"
 
 
 def place_of(path: str, key: str, *, is_pattern: bool = True) -> str:
-    """Return whether a full path is at another, in it or above it; empty: elsewhere.
+    """Return where a full path is relative to ``key``: at it, in it or above it; empty if
+    elsewhere.
 
-    ``is_pattern``: the path may have wildcards, which match all they may.
+    ``is_pattern``: whether the path may have wildcards.
     """
     wanted, names = path.split("/"), key.split("/")
     patterns = [re.sub(r"[\[{].*", "*", part) if is_pattern else "" for part in wanted]

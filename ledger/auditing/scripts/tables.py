@@ -49,8 +49,11 @@ class OwnTables:
 
 @dataclass(frozen=True)
 class Partitioned:
-    """The partitions of a table. ``columns``: those of PARTITIONED BY. ``is_hive``: an overwrite
-    replaces only partitions that it has rows of, whatever the session says.
+    """Partitioning of a table.
+
+    ``columns``: the columns of PARTITIONED BY.
+    ``is_hive``: whether it is a Hive table. An overwrite of a Hive table replaces only partitions
+    that it has rows of, whatever the session's options are.
     """
 
     columns: tuple[str, ...]
@@ -59,8 +62,10 @@ class Partitioned:
 
 @dataclass(frozen=True)
 class Declared:
-    """A table of CREATE TABLE. ``schema``: the columns in the order of the table, those of
-    partitions behind the others. ``has_rows``: it may have rows before the script writes it.
+    """A table that CREATE TABLE has declared.
+
+    ``schema``: its columns in order, with partition columns last.
+    ``has_rows``: whether it may have rows before the script writes it.
     """
 
     schema: StructType
@@ -92,7 +97,7 @@ class Tables:
         return bool(self._views)
 
     def declare(self, spark: SparkSession, key: str, declared: Declared) -> None:
-        """Have a table that CREATE TABLE would have made, without rows."""
+        """Register a table that CREATE TABLE would have made, without rows."""
         self._declared[key], self._partitioned[key] = declared, declared.partitioned
         self._left.discard(key)
         self.show(spark, key)
@@ -129,14 +134,14 @@ class Tables:
         return True
 
     def located(self, to: Destination) -> Destination:
-        """Return a destination whose files are where the script wants the database to be."""
+        """Return a destination with its files in the location that the script gave the database."""
         for own, location in self._locations.items():
             if to.location.startswith(f"{own}/"):
                 return replace(to, location=f"{location}{to.location.removeprefix(own)}")
         return to
 
     def show(self, spark: SparkSession, key: str) -> None:
-        """Show the rows that a table has now."""
+        """Create or replace the view with the current rows of a table."""
         last = re.sub(r"\W", "_", table_parts(spark, key)[-1], flags=re.ASCII)
         view = self._views.setdefault(key, f"ackledger_{uuid4().hex}_{last}")
         rows = self.rows(spark, key)
@@ -152,7 +157,9 @@ class Tables:
         spark.catalog.dropGlobalTempView(self._views[key])
 
     def leave(self, key: str) -> None:
-        """Note that the script wants to drop a table of the catalog, which stays."""
+        """Record that the script wants to drop a table of the catalog, which the audit does not
+        drop.
+        """
         self._left.add(key)
 
     def replace(self, key: str, partitioned: Partitioned) -> None:
@@ -180,7 +187,7 @@ class Tables:
         spark.sql(f"DROP DATABASE IF EXISTS {_CATALOG}.{name}")
 
     def rows(self, spark: SparkSession, name: str) -> DataFrame | None:
-        """Return the rows of a table that the script has written; None: it has not."""
+        """Return the rows of a table that the script has written; None if it has not written it."""
         key = table_key(spark, name)
         live = self.written.live("table", key)
         if not live:
@@ -197,9 +204,9 @@ class Tables:
         return key in self._views
 
     def view_of(self, spark: SparkSession, name: str | Sequence[str]) -> str | None:
-        """Return the view to read instead of a name; None: it is no table of the script's own.
+        """Return the view to read instead of a table. None: the script has not written the table.
 
-        Of a table that was dropped, there is no view of that name.
+        After a table was dropped, its view no longer exists.
         """
         if is_temporary(spark, name):
             return None
@@ -229,9 +236,9 @@ class Tables:
     def in_database(
         self, spark: SparkSession, database: str | None, pattern: str | None
     ) -> "OwnTables":
-        """Return the tables of the script in a database; None: the current one.
+        """Return the script's own tables in a database. ``database``: None: the current one.
 
-        ``pattern``: with ``*`` for any text and ``|`` between alternatives, as Spark has it.
+        ``pattern``: with ``*`` for any text and ``|`` between alternatives, as in Spark.
         """
         *at, _ = table_parts(spark, "x" if database is None else f"{database}.x")
         written = {}
@@ -248,7 +255,7 @@ class Tables:
         return OwnTables(at, names, frozenset(written))
 
     def is_live(self, key: str) -> bool:
-        """Return whether a table of the script is there."""
+        """Return whether a table of the script exists now."""
         return key in self._declared or bool(self.written.live("table", key))
 
     def schema(self, spark: SparkSession, key: str) -> StructType | None:
@@ -289,9 +296,9 @@ class Tables:
     def as_in_table(
         self, frame: DataFrame, name: str, static: Mapping[str, str | None] | None = None
     ) -> DataFrame:
-        """Return the rows that are inserted into a table, as its columns have them.
+        """Return rows with the columns and types of the table that they are inserted into.
 
-        A table that does not exist takes the columns of the rows. ``static``: the values of
+        A table that does not exist yet gets the columns of the rows. ``static``: the values of
         PARTITION (name = value), which the rows do not have.
         """
         spark, static = frame.sparkSession, static or {}

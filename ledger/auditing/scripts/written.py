@@ -75,11 +75,14 @@ class Destination:
 
 @dataclass
 class WrittenOutput(AuditOutput):
-    """An output of a script. ``copy``: its rows as Parquet, in columns c0, c1, ... and, if they are
-    followed, ``HIDDEN``. ``files``: the same in its own format, once the script reads them.
-    ``merged``: folders of the same with other outputs, which one was appended to.
-    ``has_driver_rows``: rows come from the driver or an RDD. ``left``: outputs at its place that it
-    has not replaced. ``options``: those of the session at the write.
+    """An output of a script.
+
+    - ``copy``: its rows as Parquet, in columns c0, c1, ... and, if they are followed, ``HIDDEN``.
+    - ``files``: the same rows in the output's own format, written when the script reads them.
+    - ``merged``: folders with the same rows and those of other outputs, to which it was appended.
+    - ``has_driver_rows``: whether some rows come from the driver or an RDD.
+    - ``left``: outputs at the same place that it did not replace.
+    - ``options``: the session's options at the time of the write.
     """
 
     destination: Destination = field(kw_only=True)
@@ -118,11 +121,13 @@ class WrittenOutput(AuditOutput):
                 self.attribution.note_arrived(self.arrived)
 
     def leaves(self, other: "WrittenOutput") -> bool:
-        """Return whether another output is still there after this one was written to its place."""
+        """Return whether another output at the same place still exists after this one was
+        written.
+        """
         return self.destination.mode == "append" or any(other is each for each in self.left)
 
     def partitions(self, spark: Any, names: tuple[str, ...]) -> set[Partition]:
-        """Return the partitions that it has rows of. ``names``: the columns of partitions."""
+        """Return the partitions that have rows of this output. ``names``: the partition columns."""
         if names not in self._partitions:
             columns = [name.lower() for name in self.destination.columns]
             rows = spark.read.parquet(f"file://{self.copy}")
@@ -139,17 +144,21 @@ class WrittenOutput(AuditOutput):
 
     @property
     def in_files(self) -> list[str]:
-        """The columns in its files: partitions are in the names of folders."""
+        """The columns that are stored in its files. Partition columns are only in the names of
+        folders.
+        """
         to = self.destination
         return [name for name in to.columns if name not in to.partitions]
 
     @property
     def last_of_csv(self) -> str:
-        """Spark's name of the last column of its files if these are CSV without a header."""
+        """Spark's name for the last column of its files, if they are CSV without a header."""
         return f"_c{len(self.in_files)}"
 
     def rows(self, spark: Any) -> DataFrame:
-        """Return the copy under the names of the columns, with ``HIDDEN`` behind them."""
+        """Return the rows of the copy with the names of the columns, and ``HIDDEN`` as the last
+        column.
+        """
         if self._carried is not None:
             without_ids = self.copy
             self.copy = without_ids.with_name(f"{without_ids.name}-with-ids")
@@ -181,9 +190,9 @@ class WrittenOutput(AuditOutput):
 
 @dataclass
 class Written:
-    """All outputs of a script, by what it calls them.
+    """All outputs of a script, by kind and key.
 
-    ``folder``: of the copies. A path that is written again gets a copy of its own, in the next
+    ``folder``: the folder of the copies. When a path is written again, its copy goes to the next
     generation of folders.
     """
 
@@ -192,12 +201,14 @@ class Written:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def next_copy(self) -> Path:
-        """Return a folder for the copy of the next output; a write that fails leaves its own."""
+        """Return a new folder for the copy of the next output. A failed write may leave its folder
+        behind.
+        """
         return self.folder / f"output-{next(self._numbers)}"
 
     def live(self, kind: str, key: str) -> list[WrittenOutput]:
-        """Return the outputs that are at a path or table now: the last one, and those that it has
-        left there.
+        """Return the outputs that are now at a path or table: the last one written, and earlier
+        ones that it did not replace.
         """
         live: list[WrittenOutput] = []
         for output in self.outputs:
@@ -210,8 +221,8 @@ class Written:
     def require_partitions(
         self, to: Destination, partitions: tuple[str, ...] | None
     ) -> tuple[str, ...]:
-        """Return the columns of partitions of which a write replaces some. None: they are not
-        known, which ends the script if it has written there before.
+        """Return the partition columns, if a write replaces only some partitions. None: they are
+        unknown, which ends the script if it has written there before.
         """
         if partitions is None and self.live(to.kind, to.key):
             raise ScriptStop(
@@ -239,10 +250,10 @@ class Written:
                     break
 
     def files_of(self, spark: Any, path: str) -> tuple[list[str], list[WrittenOutput]]:
-        """Return the paths to read instead of one, and the outputs that are there; none: the
+        """Return the paths to read instead of ``path``, and the outputs there; both empty if the
         script has written nothing there. ``path`` may have wildcards.
 
-        Ends the script where it reads files beside them that are not its own.
+        Ends the script if ``path`` also has files that the script has not written.
         """
         self._require_no_table(spark, path)
         keys = {to.key for to in (o.destination for o in self.outputs) if to.kind == "path"}
@@ -275,7 +286,9 @@ class Written:
         return paths, outputs
 
     def at(self, spark: Any, path: str) -> list[WrittenOutput]:
-        """Return the outputs, also tables, at, in or above a path, which may have wildcards."""
+        """Return the outputs, including tables, whose files are at, in or above a path. It may have
+        wildcards.
+        """
         return [output for output in self.outputs if _at(spark, path, output.destination)]
 
     def _require_no_table(self, spark: Any, path: str) -> None:
@@ -290,7 +303,9 @@ class Written:
     def _files_below(
         self, spark: Any, path: str, outputs: list[WrittenOutput], places: Mapping[str, str]
     ) -> tuple[list[str], list[WrittenOutput]]:
-        """The folder that has all outputs below a path in it, as the path has them."""
+        """Return the folder with the files of all outputs below a path, at the same relative paths,
+        and the outputs. Ends the script if no single folder has them all.
+        """
         generations = {self._generation(output) for output in outputs}
         if len(generations) > 1 or set(places.values()) != {_ABOVE}:
             raise ScriptStop(
@@ -303,7 +318,7 @@ class Written:
         return [f"file://{root}/{path.replace('://', '/').lstrip('/')}"], outputs
 
     def _own_files(self, spark: Any, output: WrittenOutput) -> Path:
-        """The folder with the files of one output, which are written once they are read."""
+        """Return the folder with the files of one output. They are written on first use."""
         if output.files is None:
             below = output.destination.key.replace("://", "/").lstrip("/")
             output.files = self.folder / f"files-{self._generation(output)}" / below
@@ -311,7 +326,9 @@ class Written:
         return output.files
 
     def _folders(self, spark: Any, live: Sequence[WrittenOutput]) -> list[Path]:
-        """The folder to read for each of the outputs at a path: one if they have partitions."""
+        """Return the folder to read for each of the outputs at a path; one folder for all if they
+        are partitioned.
+        """
         if len(live) == 1 or not live[0].destination.partitions:
             return [self._own_files(spark, output) for output in live]
         last = live[-1]
@@ -329,18 +346,22 @@ class Written:
 
 
 def in_folder(value: Column) -> Column:
-    """Return a value as the name of its partition's folder has it, where an empty text is NULL."""
+    """Return a value as it appears in the name of its partition's folder, where an empty text is
+    NULL.
+    """
     return F.nullif(value.cast("string"), F.lit(""))
 
 
 def full_path(path: str) -> str:
-    """Return a path as outputs are compared by: absolute if it is local, without links."""
+    """Return a path in the form in which outputs are compared: absolute if it is local, links
+    resolved.
+    """
     path = named_path(path)
     return path if "://" in path else os.path.realpath(path)
 
 
 def named_path(path: str) -> str:
-    """Return a path as reports name it: absolute if it is local, without a last slash."""
+    """Return a path in the form for reports: absolute if it is local, without a trailing slash."""
     for scheme in ("file://", "file:"):
         if path.startswith(scheme):
             path = "/" + path.removeprefix(scheme).lstrip("/")
@@ -376,19 +397,23 @@ def _matches(spark: Any, wanted: str, name: str) -> bool:
 
 
 def alternatives(spark: Any, path: str) -> list[str]:
-    """Return the paths of a path with alternatives in which there is a slash, as {a/b,c}."""
+    """Expand the alternatives of a path, as {a/b,c}, if one of them has a slash. Return all
+    paths.
+    """
     return list(spark._jvm.org.apache.hadoop.fs.GlobExpander.expand(path))
 
 
 def _on_storage(spark: Any, path: str) -> tuple[Any, list[Any]]:
-    """The file system of a path, and what is there; there may be wildcards in the path."""
+    """Return the file system of a path, and the matching files or folders. The path may have
+    wildcards.
+    """
     at = spark._jvm.org.apache.hadoop.fs.Path(path)
     system = at.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     return system, list(system.globStatus(at) or ())
 
 
 def _require_own(spark: Any, path: str, keys: Sequence[str]) -> None:
-    """End the script if files that it has not written are at or below a path, too."""
+    """End the script if there are files at or below a path that it has not written."""
     system, todo = _on_storage(spark, path)
     while todo:
         status = todo.pop()

@@ -101,7 +101,7 @@ def restart(batch: Batch) -> Actions:
 def publish(
     target: str, batch_id: int | None, what: str = "To go on", click: str | None = _CLEAR_FAILED
 ) -> Actions:
-    """Return how to do what follows a settlement, also in Airflow."""
+    """Return how to do the pending follow-ups of a batch, on the command line and in Airflow."""
     command = Action(what, ackledger("publish", target, batch=batch_id))
     return (command,) if click is None else (command, Action(IN_AIRFLOW, click))
 
@@ -177,14 +177,14 @@ _NEEDS: Mapping[Need, tuple[str, str | None]] = {
 
 
 def of_obstacle(obstacle: Obstacle, target: str, batch_id: int) -> Advice:
-    """Return what a decided batch lacks that a state waits for, and what to do."""
+    """Return why a state waits for a decided batch, and what to do."""
     lack, ways = _OBSTACLES[obstacle]
     actions = (Action(what, _about(name, target, batch_id)) for what, name in ways.items())
     return Advice(lack, tuple(actions))
 
 
 def of_need(need: Need, target: str | None, batch_id: int) -> Action:
-    """Return why the files of a batch are kept, and what to do about that."""
+    """Return why the files of a batch are kept, and what to do."""
     why, name = _NEEDS[need]
     return Action(why, _about(name, target or ANY_TARGET, batch_id))
 
@@ -203,10 +203,10 @@ def still_failed(batch_id: int, records: int) -> Action:
 
 
 def instead_of_a_second_run(target: str, interval: Interval, owner: Any) -> Actions:
-    """Return what to do about an interval that another batch has.
+    """Return what to do if another batch has the interval that a run was to read.
 
-    ``interval``: the interval with that batch's parameters.
-    ``owner``: that batch, with batch_id, dag_id and run_id.
+    ``interval``: the interval, with the other batch's parameters.
+    ``owner``: the other batch, with batch_id, dag_id and run_id.
     """
     run_id = owner.run_id.removesuffix(REPROCESS)
     ways = (

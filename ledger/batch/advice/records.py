@@ -147,7 +147,7 @@ def by_cause(cases: Sequence[Case]) -> list[Actions]:
 
 
 def of_records(case: Case) -> Actions:
-    """Return the actions for a case, beginning with the one that gets its records processed."""
+    """Return the actions for a case. The first action gets its records processed."""
     if case.state in NOTHING_LEFT:
         return (Action(f"nothing: {NOTHING_LEFT[case.state]}"),)
     if case.state is RecordState.REPLAYING:
@@ -171,7 +171,7 @@ def of_records(case: Case) -> Actions:
 
 
 def _ways_in(case: Case) -> Iterator[Action]:
-    """Yield the actions that get the records processed after all, by the cause of their failure."""
+    """Yield the actions that get the records processed, depending on the cause of their failure."""
     correct = case.in_words("fix {those} in the source, then")
     if case.cause is FailureCause.UNPARSED:
         yield from _from_source(case, correct)
@@ -182,7 +182,7 @@ def _ways_in(case: Case) -> Iterator[Action]:
 
 
 def _from_source(case: Case, before: str) -> Iterator[Action]:
-    """Yield the actions that get the records read from their source again."""
+    """Yield the actions that read the records from their source again."""
     if case.rereads:
         what = case.in_words("read {those} again, by key")
         yield from _replays(case, f"{before} {what}", from_source=True)
@@ -214,7 +214,9 @@ def _replays(case: Case, what: str, *, from_source: bool = False) -> Iterator[Ac
 
 
 def _ends(case: Case) -> Iterator[Action]:
-    """Yield the actions that finish the batch without the records."""
+    """Yield the actions that give the records up: accept them if they are quarantined, otherwise
+    quarantine them.
+    """
     if case.state is RecordState.QUARANTINED:
         accept = f"{ackledger('accept', case.batch_id)} {REASON}"
         yield Action("if what is quarantined of its batch may stay out", accept)

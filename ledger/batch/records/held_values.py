@@ -90,9 +90,9 @@ def texts(value: object) -> Iterator[str]:
 
 
 class _Form:
-    """A form of a value, found in a text also where other signs escape its signs.
+    """One way in which a value may be written in a text. Escape characters in the text are ignored.
 
-    ``is_word``: no letter or digit may be next to it.
+    ``is_word``: whether no letter or digit may be next to it.
     """
 
     def __init__(self, form: str, *, is_word: bool):
@@ -105,7 +105,9 @@ class _Form:
         self._signs = sum(bits for sign, bits in self._places.items() if _SIGN.match(sign))
 
     def is_in(self, text: str) -> bool:
-        """Return whether a folded text has this form; the time is linear in the text."""
+        """Return whether a folded text contains this form, in time linear in the length of the
+        text.
+        """
         return all(part in text for part in self._parts) and self._is_matched(text)
 
     def _is_matched(self, text: str) -> bool:

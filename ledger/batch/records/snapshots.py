@@ -137,8 +137,8 @@ def json_rows(rows: pa.Table, names: Sequence[str], masked: Collection[str] = ()
 
 
 def _masked(column: pa.Array) -> pa.Array:
-    """Return a column with a mask for each value and null for each missing one: that a value is
-    missing may be seen.
+    """Return a column with each value replaced by a mask. Missing values stay null, because it may
+    be seen that they are missing.
     """
     return pc.if_else(column.is_valid(), _scalar(f'"{MASK}"'), _scalar("null"))
 
@@ -181,7 +181,7 @@ def _python(column: pa.Array) -> list[Any]:
 
 
 def _local(kind: pa.DataType, _where: str) -> pa.DataType:
-    """Return instants without their time zone: UTC."""
+    """Return a type of instants without a time zone; the values are in UTC."""
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 

@@ -47,11 +47,11 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Whether a run can go ahead, as far as this is concerned."""
+        """Whether this finding does not keep a run from starting."""
         return self.error is None
 
     def as_row(self) -> dict[str, Any]:
-        """Return the finding as it is printed. ``ok``: None for a hint."""
+        """Return the finding as a row to print. ``ok`` is None for a hint."""
         ok = None if self.hint else self.ok
         return {"check": self.subject, "ok": ok, "message": self.message}
 
@@ -158,7 +158,7 @@ def _is_open(batch: Batch | None) -> bool:
 
 
 def require(findings: Sequence[Finding]) -> None:
-    """Raise one error with all findings that are not all right, of the kind of the first."""
+    """Raise one error with all findings that are not ok. Its class is that of the first."""
     wrong = [failure for failure in findings if failure.error is not None]
     if not wrong:
         return
@@ -170,7 +170,7 @@ def require(findings: Sequence[Finding]) -> None:
 
 
 def finding(subject: str, look: Callable[[], str]) -> Finding:
-    """Call ``look``, and return a finding on the subject with the text that it returns, or the
+    """Call ``look``. Return a finding on ``subject`` with the text that ``look`` returns or the
     error that it raises.
     """
     try:

@@ -69,7 +69,7 @@ class GcOptions:
 
     @property
     def scope(self) -> tuple[str | None, tuple[int, ...] | None, float | None]:
-        """Pipeline, families and time, as arguments of queries."""
+        """The pipeline, the families and the time to keep, as arguments of queries."""
         return self.pipeline, self.families, self.keep_seconds
 
 
@@ -194,7 +194,9 @@ def _expire_all(
 
 
 class _Removal:
-    """Removal of files, or a dry run of it. An error with one batch does not stop the others."""
+    """Deletes files, or only counts them in a dry run. An error with one batch does not stop the
+    others.
+    """
 
     def __init__(self, database: Database, dry_run: bool):
         self._database, self._dry_run = database, dry_run
@@ -241,8 +243,9 @@ class _Removal:
             note_removed(self._database, done)
 
     def _remove(self, run: RunWithFiles, *, expired: bool) -> bool:
-        """Remove the files of a run, unless readers of a table read them there, and return whether
-        nothing remains to be removed. ``expired``: also what was staged beside them since.
+        """Delete the files of a run, unless they are part of a table that readers read. Return
+        whether nothing remains to be deleted. ``expired``: also delete files that were staged
+        beside them since.
         """
         if run.folder is None or run.left_to_table:
             return True

@@ -52,9 +52,11 @@ class Swept:
 def sweep_once(
     database: Database, *, now: datetime | None = None, vacuum_after_seconds: float = 600
 ) -> Swept:
-    """Sweep once, at ``now`` (default: the database's clock). Any number of sweeps may run at once.
+    """Settle all open batches that can be decided at ``now`` (default: the database's clock), find
+    due replays and overdue follow-ups, and delete the deltas of decided batches. Return what was
+    settled and found. Several sweeps may run at once.
 
-    ``vacuum_after_seconds``: how long a table is skipped after it was vacuumed.
+    ``vacuum_after_seconds``: do not vacuum a table again within this time.
     """
     settled, errors = [], {}
     for batch_id in database.transact(batches.open_batches):

@@ -206,7 +206,9 @@ class Flow:
         return statement.values
 
     def _value(self, node: ast.expr, scope: Namespace, name: str = "") -> Value:
-        """Return the value of an expression; it becomes a statement if no value stands for it."""
+        """Return the value of an expression. If no existing value stands for it, it becomes a
+        statement.
+        """
         statement = Statement(scope, node)
         self._visit(node, statement)
         if node in statement.uses:
@@ -262,7 +264,9 @@ class Flow:
                     self._sql(node, self.text_of(text, scope), statement)
 
     def _effect(self, node: ast.Expr, value: ast.expr, scope: Namespace) -> None:
-        """Follow an expression whose value is not used; keep views and changes of lists."""
+        """Follow an expression whose value is not used. Views, and changes of lists, are
+        recorded.
+        """
         statement = Statement(scope, node)
         self._visit(value, statement)
         match value:
@@ -307,7 +311,9 @@ class Flow:
     def _follow(
         self, function: ast.FunctionDef, node: ast.Call | None, statement: Statement
     ) -> None:
-        """Run through a function's statements in the place of its call."""
+        """Run through the statements of a function in place of its call. Parameters get the values
+        of the arguments.
+        """
         if self._depth == _DEPTH:
             self.note(function, f"{function.name} reads or writes {_DEPTH} calls deep: simplify it")
             return

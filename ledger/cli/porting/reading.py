@@ -48,7 +48,9 @@ class DataAccess:
 
 
 def access(node: ast.AST, verb: str) -> DataAccess | None:
-    """Return the access that a call is: by ``.read`` or ``.write``, as ``verb`` says."""
+    """Return the read or write that a call makes, by ``.read`` or ``.write`` as ``verb`` says; None
+    if the call makes no such access.
+    """
     calls: list[ast.Call] = []
     base = node
     while isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute):

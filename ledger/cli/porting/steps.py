@@ -39,8 +39,8 @@ class Steps:
 def steps_of(flow: Flow, taken: set[str]) -> Steps:
     """Divide the statements of a flow into steps. ``taken``: names that no step may have.
 
-    The results of functions of frames, written frames, and frames of which two stages need are
-    stages. All other statements are copied to the stages that need them.
+    A stage is made for each result of a function of frames, each written frame, and each frame that
+    two stages need. All other statements are copied to the stages that need them.
     """
     order = {value: at for at, each in enumerate(flow.statements) for value in each.values}
     needed = _ancestors(write.value for write in flow.writes)
@@ -71,7 +71,7 @@ def steps_of(flow: Flow, taken: set[str]) -> Steps:
 
 
 def _ancestors(values: Iterable[Value]) -> dict[Value, None]:
-    """Return values and all that they are made of."""
+    """Return these values, and all values that they are made from."""
     ancestors: dict[Value, None] = {}
     pending = [*values]
     while pending:

@@ -22,8 +22,11 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of the table. ``path``: below the table's folder, as it is named on the storage.
-    ``values``: of its partition columns, as text."""
+    """A file of the table.
+
+    ``path``: relative to the table's folder, as it is named on the storage.
+    ``values``: the values of its partition columns, as text.
+    """
 
     path: str
     bytes: int
@@ -33,19 +36,22 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableFolder:
-    """``path``: the table's, absolute or a URL. Batches have folders without ``=`` in their names:
-    Polars takes every ``name=value`` on the way to a file for a partition column."""
+    """The folder of a table. ``path``: absolute or a URL.
+
+    Folders of batches have no ``=`` in their names, because Polars takes every ``name=value`` in a
+    path for a partition column.
+    """
 
     path: str
     partition_by: tuple[str, ...]
 
     def staging(self, batch_id: int, version: int) -> str:
-        """Return the path of the folder in which a run stages its files."""
+        """Return the path of the folder in which one run stages its files."""
         return f"{self.path}/_ackledger/batch-{batch_id}/run-{version}"
 
     def let_read(self, files: Iterable[TableFile]) -> None:
-        """Open the folders of staged files to all who may read the table. Before, only their user,
-        or their group, may read them.
+        """Let all who may read the table read staged files and their folders. Before that, only
+        this user, or the group, may read them.
         """
         if not is_local(self.path):
             return
@@ -62,8 +68,8 @@ class TableFolder:
         return f"{self.staging(batch_id, version)}.json"
 
     def strangers(self) -> list[str]:
-        """Return the names of entries of the folder, if it is there, that are neither a table's nor
-        hidden.
+        """Return the names in the folder that are neither hidden nor part of a table; empty if the
+        folder does not exist.
         """
         names = [entry.name for entry in stores.entries(self.path)]
         return sorted(name for name in names if not name.startswith(("_", ".")))
@@ -86,8 +92,8 @@ class TableFolder:
         return table_files
 
     def write_list(self, batch_id: int, version: int, files: list[TableFile]) -> None:
-        """Keep the list of a version's files. The commit counts: a list without one means
-        nothing.
+        """Write the list of a version's files. Only the table's commit counts: without it, the list
+        has no effect.
         """
         listed = [{"path": file.path, "bytes": file.bytes, "rows": file.rows} for file in files]
         self._write(self.list_of(batch_id, version), {"files": listed})
@@ -108,7 +114,7 @@ class TableFolder:
             ) from exc
 
     def write_checked(self, batch_id: int, version: int, conditions: list[str]) -> None:
-        """Keep the conditions that a version's rows were compared with."""
+        """Store the conditions with which a version's rows were compared."""
         self._write(self._checked(batch_id, version), {"conditions": conditions})
 
     def read_checked(self, batch_id: int, version: int) -> list[str]:
@@ -121,13 +127,15 @@ class TableFolder:
         return conditions
 
     def write_columns(self, schema: pa.Schema) -> None:
-        """Keep the columns of a table that is still to be made, by the first that publishes."""
+        """Store the columns of a table that does not exist yet. The first publication creates
+        it.
+        """
         from deltalake import Schema
 
         self._write(self._columns, json.loads(Schema.from_arrow(schema).to_json()))
 
     def read_columns(self) -> pa.Schema | None:
-        """Return the columns of the latest plan; None if there was none."""
+        """Return the columns of the latest plan; None without a plan."""
         from deltalake import Schema
 
         try:
@@ -152,8 +160,8 @@ class TableFolder:
         stores.write(path, json.dumps(content, indent=1).encode())
 
     def _table_file(self, path: str, size: int, rows: int) -> TableFile:
-        """Return a file with the values of its partition columns, which the folders right above it
-        have in their names.
+        """Return a file with the values of its partition columns, which are in the names of the
+        folders above it. Raises IntegrityError if these folders are not those of ``partition_by``.
         """
         if not self.partition_by:
             return TableFile(path, size, rows, {})

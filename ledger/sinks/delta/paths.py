@@ -10,7 +10,7 @@ _NOT_IN_URLS = re.compile(r"[#?%\\\x00-\x1f\x7f]")  # a URL has its path before 
 
 
 def require_openable(path: str) -> None:
-    """Raise DeclarationError for a path of which deltalake makes another one, or none."""
+    """Raise DeclarationError for a path that deltalake would change, or cannot open."""
     local = is_local(path)
     if sign := (_NOT_IN_PATHS if local else _NOT_IN_URLS).search(path):
         signs = "%, \\ and control characters" if local else "#, ?, %, \\ and control characters"

@@ -52,8 +52,8 @@ _REPLACED = 2**63 - 1  # the recorded version of a batch whose rows another batc
 
 @dataclass(frozen=True)
 class _Staged:
-    """Files that a delivery adds. ``schema``: the user's columns in the files; None: there are
-    none.
+    """Files that a delivery adds. ``schema``: the user's columns in the files; None if there are no
+    files.
     """
 
     files: list[TableFile]
@@ -134,8 +134,8 @@ class DeltaPublisher(Publisher):
             ) from exc
 
     def _try_to_publish(self, delivery: Delivery, staged: Callable[[], _Staged]) -> bool:
-        """Look at the table, and commit onto the version that is there. Return False if another
-        commit was faster.
+        """Commit the delivery to the current version of the table. Return False if another commit
+        was faster.
         """
         table = self._open()
         if table is None:
@@ -160,7 +160,7 @@ class DeltaPublisher(Publisher):
         return self._commit(table, delivery, staged())
 
     def _staged(self, delivery: Delivery) -> _Staged:
-        """Return the files to add, once all are there and their list is kept."""
+        """Return the files to add, after checking that all exist, and storing their list."""
         require_staged(delivery)
         files = self._folder.table_files(delivery.files)
         self._folder.let_read(files)
@@ -169,7 +169,7 @@ class DeltaPublisher(Publisher):
         return _Staged(files, user_schema(self._folder.file_schema(files[0])) if files else None)
 
     def _open(self) -> "DeltaTable | None":
-        """Return the table at its newest version, or None."""
+        """Return the newest version of the table; None if there is no table."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -197,8 +197,8 @@ class DeltaPublisher(Publisher):
         require_fit(nullable(staged.schema), nullable(pa.schema(expected)), place)
 
     def _create(self, staged: _Staged) -> None:
-        """Make the table, unless somebody else just did. Its columns are nullable, as in Spark's
-        files.
+        """Create the table, unless another process has just done so. All columns are nullable, as
+        in Spark's files.
         """
         from deltalake import CommitProperties, DeltaTable
         from deltalake.exceptions import DeltaError

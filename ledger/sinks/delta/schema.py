@@ -34,7 +34,7 @@ _KNOWN_FEATURES = {
 
 
 def column_problems(schema: pa.Schema, partition_by: tuple[str, ...]) -> Iterator[str]:
-    """Yield why no Delta table can hold these columns."""
+    """Yield a sentence for each reason why no Delta table can have these columns."""
     seen: dict[str, str] = {}
     for name in schema.names:
         if not name or _NOT_IN_NAMES & set(name):
@@ -68,7 +68,7 @@ def column_problems(schema: pa.Schema, partition_by: tuple[str, ...]) -> Iterato
 
 @cache
 def word(kind: pa.DataType) -> str | None:
-    """Return Delta's word for a scalar, as deltalake has it. None: Delta has no such type."""
+    """Return Delta's name of a scalar type; None if Delta has no such type."""
     from deltalake import Schema
 
     # Taken by deltalake all the same: an unsigned 255 as -1, and nanoseconds as a type that asks a
@@ -85,7 +85,9 @@ def word(kind: pa.DataType) -> str | None:
 
 
 def require_plain(table: "DeltaTable") -> None:
-    """Raise ConfigurationError if the table asks for more than adding and removing files."""
+    """Raise ConfigurationError if the table has a feature for which it is not enough to add and
+    remove files.
+    """
     protocol, settings = table.protocol(), table.metadata().configuration
     asked = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     unknown = [f"table feature {name}" for name in sorted(asked - _KNOWN_FEATURES)]
@@ -113,8 +115,7 @@ def table_rules(table: "DeltaTable") -> tuple[Rule, ...]:
 
 
 def require_checked(table: "DeltaTable", checked: Collection[str]) -> None:
-    """Raise ConfigurationError if the table has a rule whose condition the rows were not compared
-    with."""
+    """Raise ConfigurationError if the table has a rule with which the rows were not compared."""
     for rule, what, drop in _rules(table):
         if rule.condition not in checked:
             raise ConfigurationError(
@@ -125,8 +126,8 @@ def require_checked(table: "DeltaTable", checked: Collection[str]) -> None:
 
 
 def _rules(table: "DeltaTable") -> Iterator[tuple[Rule, str, str]]:
-    """Yield each rule, the name of the part of the table that has it, and the end of the statement
-    that drops it.
+    """Yield each rule, the part of the table that has it, and the end of the statement that drops
+    it.
     """
     settings = table.metadata().configuration
     for key, text in sorted(settings.items()):
@@ -150,8 +151,8 @@ def _rules(table: "DeltaTable") -> Iterator[tuple[Rule, str, str]]:
 
 
 def require_fit(rows: pa.Schema, expected: pa.Schema, place: str) -> None:
-    """Raise StageError unless rows of these columns fit the ``expected`` ones, in whatever
-    order: files are read by name.
+    """Raise StageError unless rows of these columns fit the ``expected`` ones. The order of columns
+    is ignored, because files are read by name.
     """
     wrong = "; ".join(arrow.differences(expected, rows, word))
     if wrong:
@@ -164,8 +165,8 @@ def require_fit(rows: pa.Schema, expected: pa.Schema, place: str) -> None:
 def table_problems(
     table: "DeltaTable", schema: pa.Schema | None, partition_by: tuple[str, ...]
 ) -> Iterator[str]:
-    """Yield why the table takes no rows of ``schema``; None: of any. Whether a column, unlike a
-    part of one, may be null is a matter of each row.
+    """Yield a sentence for each reason why the table cannot take rows of ``schema``; None: rows of
+    any schema. Nulls in columns are checked row by row, not here; nulls in parts of columns are.
     """
     expected = list(table.metadata().partition_columns)
     if sorted(expected) != sorted(partition_by):
@@ -185,8 +186,8 @@ def table_columns(table: "DeltaTable") -> pa.Schema:
 
 
 def _is_rule(key: str, value: str | None) -> bool:
-    """Return whether a property of a table asks for more than adding and removing files, or forbids
-    to remove them.
+    """Return whether a table property requires more of a writer than adding and removing files, or
+    forbids removing them.
     """
     if key == "delta.appendOnly":
         return str(value).lower() == "true"

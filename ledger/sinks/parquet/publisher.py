@@ -18,11 +18,13 @@ from ledger.storage import stores
 
 @dataclass(frozen=True)
 class ParquetPublisher(Publisher):
-    """The sink's own record of a batch is its folder, ``<path>/ackledger_batch=<id>``.
+    """Publishes into a folder of Parquet files. The folder of a batch,
+    ``<path>/ackledger_batch=<id>``, is also the sink's own record of it.
 
-    ``path``: absolute or a URL of a store that renames a folder in one step: any other is refused.
-    The folders that a delivery replaces are moved aside first, one by one, and the new one is
-    published then: for an instant a reader sees less, never both.
+    ``path``: absolute, or a URL of a store that renames a folder in one step; others are refused.
+
+    Folders that a delivery replaces are moved aside first, one by one; then the new folder is
+    published. For an instant a reader sees fewer rows, but never both versions.
     """
 
     path: str
@@ -48,7 +50,7 @@ class ParquetPublisher(Publisher):
         )
 
     def staging(self, batch_id: int, version: int) -> str:
-        """Return the folder in which a run stages its files, beside published folders."""
+        """Return the folder in which one run stages its files, beside the published folders."""
         return f"{self._staging_of(batch_id)}/run={version}"
 
     def publish(self, delivery: Delivery) -> None:
@@ -101,8 +103,9 @@ class ParquetPublisher(Publisher):
         return f"{self.path}/{STAGING}/batch={batch_id}"
 
     def _has_published(self, delivery: Delivery) -> bool:
-        """Return whether the batch's folder is this very version. It is if it has all its files,
-        whose names Spark gave to no other. A version without files is if its staged folder is gone.
+        """Return whether the batch's folder has this version. That is so if all files of the
+        version are in it, because Spark gives each file a unique name. A version without files is
+        published if its staged folder is gone.
         """
         final = self._published_folder(delivery.batch_id)
         if not stores.exists(final):
@@ -113,8 +116,9 @@ class ParquetPublisher(Publisher):
         return all(stores.exists(final + name) for name in names)
 
     def _require_own(self, delivery: Delivery) -> None:
-        """Raise ConfigurationError if the batch's folder has files: they are of no version that the
-        ledger knows."""
+        """Raise ConfigurationError if the batch's folder has files, because they belong to no
+        version that the ledger knows.
+        """
         final = self._published_folder(delivery.batch_id)
         names = {entry.name for entry in stores.files_below(final)}
         if strange := sorted(name for name in names if name.endswith(".parquet")):
@@ -130,8 +134,9 @@ class ParquetPublisher(Publisher):
         return f"{self._staging_of(delivery.batch_id)}/replaced/{name}"
 
     def _move(self, folder: str, aside: str) -> bool:
-        """Move a folder, over what an attempt that died had moved there. Return whether there was
-        one."""
+        """Move a folder aside, over the remains of an attempt that died. Return whether there was a
+        folder.
+        """
         if not stores.exists(folder):
             return False
         self._remove(aside)
@@ -147,7 +152,7 @@ class ParquetPublisher(Publisher):
 
 
 def _run_of(name: str) -> int:
-    """Return the version that staged a folder of this name, or withheld rows into it; 0: no run
+    """Return the version that staged a folder of this name, or withheld rows into it; 0 if no run
     did.
     """
     of_run = re.match(r"(?:run=|kept-)(\d+)", name)

@@ -17,8 +17,9 @@ _INSTEAD = (
 
 
 def require_renaming_scheme(path: str) -> None:
-    """Raise DeclarationError for a URL of a store that copies a folder where it is to rename it,
-    ConfigurationError for one with a password."""
+    """Raise DeclarationError for a URL of a store that copies a folder instead of renaming it, and
+    ConfigurationError for a URL with a password.
+    """
     stores.require_no_password(path)
     scheme = path.partition("://")[0]
     # An object store copies each file to its new name.
@@ -31,9 +32,8 @@ def require_renaming_scheme(path: str) -> None:
 
 
 def require_renames(path: str) -> None:
-    """Raise as ``require_renaming_scheme`` does, and ConfigurationError unless the store does
-    rename a folder, tried below ``path`` where no reader looks: a store may speak as HDFS does and
-    be another.
+    """Raise as ``require_renaming_scheme`` does, and raise ConfigurationError unless a test rename
+    of a folder below ``path`` succeeds. A store may use HDFS's protocol without being HDFS.
     """
     require_renaming_scheme(path)
     if is_local(path):

@@ -38,11 +38,11 @@ _COPY = re.compile(r"^COPY .+?, line \d+(?:, column [^:]+)?", re.MULTILINE)
 
 
 def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
-    """Run ``work`` in one transaction on a connection of its own, and commit.
+    """Run ``work`` in one transaction on a new connection, commit, and return its result.
 
-    It is tried up to 6 times in 15 seconds while the database does not answer, so ``work`` must
-    first ask whether it has happened already. Raises WaitedError if the database never answers: a
-    transaction of the ledger may stand around this one, and must not retry as often again.
+    While the database does not answer, ``work`` is retried up to 6 times in 15 seconds, so it must
+    first check whether it has already been done. Raises WaitedError if the database never answers,
+    so that a surrounding transaction of the ledger does not retry again.
     """
 
     def attempt() -> Result:
@@ -57,8 +57,8 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
 
 @contextmanager
 def transaction(url: sa.URL) -> Iterator[Connection]:
-    """Run the block in one transaction on a connection of its own, and commit. Every statement sees
-    what was committed before it, whatever the database's default is.
+    """Run the block in one transaction on a new connection, and commit. Every statement sees what
+    was committed before it, whatever the database's default isolation is.
     """
     with (
         translated(Target(url)),
@@ -72,7 +72,7 @@ def transaction(url: sa.URL) -> Iterator[Connection]:
 
 @dataclass(frozen=True)
 class Target:
-    """The database at ``url``, as its errors name it."""
+    """The database at ``url``, for the translation of its errors."""
 
     url: sa.URL
 
@@ -81,8 +81,8 @@ class Target:
         return self.url.password
 
     def error(self, report: Report) -> LedgerError:
-        """Return the error of the ledger for an error of the driver, with advice for the owner of
-        the sink.
+        """Return the ledger's error for an error of the driver, with advice for the owner of the
+        sink.
         """
         message = quote(report.message + _where(report))
         match report.trouble:
@@ -108,9 +108,9 @@ class Target:
 
 
 def _where(report: Report) -> str:
-    """Return the names of constraint and column, and the line, where it was, in brackets. The
-    server's detail shows the row, which not every reader of the error may see; that of a wrong
-    statement is about definitions.
+    """Return the constraint, the column and the line of an error, each in brackets, as far as the
+    server reports them. The server's detail is included only for an incorrect statement, because
+    other details quote the row.
     """
     names = {kind: getattr(report.about, f"{kind}_name", None) for kind in ("constraint", "column")}
     parts = [

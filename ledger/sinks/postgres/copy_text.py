@@ -32,8 +32,8 @@ _CONTROLS = [chr(code) for code in range(32)]
 
 
 def to_csv(batch: pa.RecordBatch, table: TargetTable) -> bytes:
-    """Return rows in COPY's CSV form. Lists are JSON if the table's column is, others arrays.
-    Raises StageError for values that PostgreSQL has no room for.
+    """Return rows in COPY's CSV format. Lists become JSON if the table's column is JSON, otherwise
+    arrays. Raises StageError for values that PostgreSQL cannot store.
     """
     arrays = []
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
@@ -69,8 +69,9 @@ def jsonb_texts(schema: pa.Schema, table: TargetTable) -> list[str]:
 
 
 def repeated_keys(batch: pa.RecordBatch, table: TargetTable) -> Iterator[tuple[str, list[int]]]:
-    """Find rows whose text for a ``jsonb`` has a key twice in an object, of which the server would
-    keep the last: for each column why they are refused, and the rows."""
+    """Find the rows with text for a ``jsonb`` column in which an object has a key twice. The server
+    would keep only the last one. Yield the reason and the row numbers for each column.
+    """
     for name in jsonb_texts(batch.schema, table):
         array: Any = batch[name]
         numbers = range(len(array))
@@ -83,11 +84,11 @@ def repeated_keys(batch: pa.RecordBatch, table: TargetTable) -> Iterator[tuple[s
 
 
 class _NoCounterpartError(Exception):
-    """A value that the target's type does not have."""
+    """A value that the target's type cannot represent."""
 
 
 def _refuse_lost(array: pa.Array, column: TargetColumn) -> None:
-    """Raise for text that the server would store without a part of it, and without an error."""
+    """Raise an error for text of which the server would silently drop a part."""
     array = pc.list_flatten(array) if is_list(array.type) and column.element else array
     if scalar(array.type) != "string":
         return
@@ -120,11 +121,13 @@ def _repeats_key(text: str | None) -> bool:
 
 
 class _RepeatedKeyError(Exception):
-    """An object of JSON has a key twice."""
+    """A JSON object has a key twice."""
 
 
 def _require_different(pairs: list[tuple[str, Any]]) -> None:
-    """Raise for the keys and values of an object if two keys are equal."""
+    """Raise an error if two keys of an object are equal. Called with the object's keys and
+    values.
+    """
     if len(dict(pairs)) < len(pairs):
         raise _RepeatedKeyError
 
@@ -219,8 +222,8 @@ def _json_text(array: pa.Array) -> pa.Array:
 
 
 def _bracketed(left: str, array: pa.Array, values: pa.Array, right: str) -> pa.Array:
-    """Return one text for each list of ``array``, made of ``values``, the texts of all their
-    values.
+    """Return one text for each list of ``array``. ``values``: the texts of the values of all
+    lists.
     """
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(lengths, dtype=np.int32)
@@ -230,7 +233,7 @@ def _bracketed(left: str, array: pa.Array, values: pa.Array, right: str) -> pa.A
 
 
 def _hex(array: pa.Array) -> pa.Array:
-    r"""Return bytes as bytea's text: \x and two digits each."""
+    """Return bytes in bytea's hex format: a backslash, ``x``, and two digits for each byte."""
     array = array.cast(pa.binary())
     lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
     values = array.drop_null()
@@ -243,7 +246,7 @@ def _hex(array: pa.Array) -> pa.Array:
 
 
 def _joined(*parts: Any) -> pa.Array:
-    """Concatenate the parts of each row; null if one of them is null."""
+    """Concatenate the parts of each row; null if a part is null."""
     return pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
 
 
@@ -256,7 +259,9 @@ def _where_valid(array: pa.Array, text: pa.Array) -> pa.Array:
 
 
 def _decoded(array: pa.Array) -> pa.Array:
-    """Return the array without a dictionary, and text in the layout that all functions take."""
+    """Return the array without dictionary encoding, and text in the layout that all functions
+    accept.
+    """
     if t.is_dictionary(array.type):
         array = array.dictionary_decode()
     if t.is_string_view(array.type) or t.is_large_string(array.type):

@@ -20,8 +20,8 @@ _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 def new_columns(
     place: TablePlace, schema: pa.Schema, key: Sequence[str]
 ) -> dict[str, TypeEngine[Any]]:
-    """Return the columns of a table that is yet to be made, by name. Raises StageError with each
-    column that PostgreSQL cannot have.
+    """Return the columns of a table to be created, by name. Raises StageError with each column that
+    PostgreSQL cannot have.
     """
     require_fit(place, None, schema, key)
     columns = {field.name: column_type(field.type) for field in schema}
@@ -31,16 +31,19 @@ def new_columns(
 def require_fit(
     place: TablePlace, table: TargetTable | None, schema: pa.Schema, key: Sequence[str]
 ) -> None:
-    """Raise StageError with all problems of the table, or of one that is yet to be made."""
+    """Raise StageError with all problems of the table, or of the columns of a table to be
+    created.
+    """
     if message := "; ".join(problems(table, schema, key)):
         raise StageError(f"the sink's table {place} does not take the rows: {message}")
 
 
 def problems(table: TargetTable | None, schema: pa.Schema | None, key: Sequence[str]) -> list[str]:
-    """Return why the table takes no rows of ``schema``: every column with what was expected and
-    found, and the statement that would fix it.
+    """Return a sentence for each reason why the table cannot take rows of ``schema``: what was
+    expected and found, and the statement that fixes it.
 
-    ``table``: None: it is yet to be made. ``schema``: None: what it needs whatever the rows are.
+    ``table``: None: the table does not exist yet.
+    ``schema``: None: check only what the sink needs for any rows.
     """
     if table is not None and table.kind not in ("r", "p"):
         kind = _KINDS.get(table.kind, "no table")
@@ -113,7 +116,7 @@ def _misfits(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> Itera
 
 
 def _own_misfits(table: TargetTable, key: Sequence[str]) -> Iterator[str]:
-    """Yield a message for each fault in the columns and indexes that the sink itself needs."""
+    """Yield a message for each problem of the columns and indexes that the sink itself needs."""
     alter = f"ALTER TABLE {table.place}"
     own = table.columns.get(BATCH)
     if own is None:

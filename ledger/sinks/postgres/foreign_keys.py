@@ -32,7 +32,9 @@ _REFERRED_TO = (
 
 @dataclass(frozen=True)
 class _ForeignKey:
-    """``columns`` refer to the ``partners`` of a table; ``own``: it is the same table."""
+    """A foreign key: ``columns`` refer to the columns ``partners`` of a table. ``own``: whether it
+    is the same table.
+    """
 
     name: str
     schema: str
@@ -51,10 +53,12 @@ def check_at_end(
     gone: Sequence[int],
     delivery: Delivery,
 ) -> Iterator[None]:
-    """Check every foreign key that can be deferred at the end of the block.
+    """Check all deferrable foreign keys at the end of the block.
 
-    Raises StageError, naming keys and rows, where one is violated. ``columns``: of the staged rows;
+    ``columns``: the columns of the staged rows.
     ``gone``: batches whose rows leave the table within the block.
+
+    Raises StageError, which names keys and rows, if a key is violated.
     """
     connection.exec_driver_sql("SAVEPOINT staged")
     try:
@@ -79,9 +83,9 @@ def check_at_end(
 def _violations(
     connection: Connection, place: TablePlace, columns: Sequence[str], gone: Sequence[int]
 ) -> list[str]:
-    """Return a sentence for each foreign key that staged rows violate, with the first of their
-    values. Keys of columns that were not staged are left out, and keys into a table of which this
-    user may not read all rows.
+    """Return a sentence for each foreign key that staged rows violate, with the first values. Keys
+    of columns that were not staged are skipped, and so are keys into a table that this user may not
+    read completely.
     """
     violations = []
     for row in connection.execute(_KEYS, {"oid": place.oid, "columns": list(columns)}).all():

@@ -42,11 +42,15 @@ from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
 
 
 class PostgresPublisher(Publisher):
-    """A table of a PostgreSQL database; ``table`` may be ``schema.table``.
+    """Publishes to a table of a PostgreSQL database. Connections are opened when needed, and
+    closed.
 
-    ``key``: for upsert, the columns that no two rows of the table have equal. Staged files lie
-    below ``staging_root``. Connections are made when they are needed, and closed. ``mode``:
-    ``append``, ``upsert`` or ``replace_interval``. Raises ConfigurationError for the url.
+    ``table``: may be ``schema.table``.
+    ``key``: for upsert, the columns that identify a row of the table.
+    ``mode``: ``append``, ``upsert`` or ``replace_interval``.
+    ``staging_root``: the folder below which files are staged.
+
+    Raises ConfigurationError for an invalid url.
     """
 
     keeps_tracking = True
@@ -60,14 +64,15 @@ class PostgresPublisher(Publisher):
         self._staging_root = staging_root.rstrip("/")
 
     def staging(self, batch_id: int, version: int) -> str:
-        """Return the folder in which a run stages its files."""
+        """Return the folder in which one run stages its files."""
         return f"{self._staging_root}/batch={batch_id}/run={version}"
 
     def plan(self, schema: pa.Schema | None, delivery: Delivery | None) -> SinkPlan:
-        """See ``Publisher``; the table itself is asked what it refuses: values, NOT NULL, CHECK and
-        unique keys; not: foreign keys, triggers and what they may change, exclusion constraints,
-        and partitions that are missing. Raises ConfigurationError when this user may not do what a
-        publish needs.
+        """Return the sink's plan, see ``Publisher``. The rows are tried against the table's types,
+        NOT NULL, CHECK and unique keys. Not tried: foreign keys, effects of triggers, exclusion
+        constraints and missing partitions.
+
+        Raises ConfigurationError if this user lacks a right that a publication needs.
         """
         columns = None if schema is None else user_schema(schema)
         with transaction(self._url) as connection:
@@ -84,11 +89,11 @@ class PostgresPublisher(Publisher):
             return SinkPlan(refusals=tuple(trial.refusals(delivery.files, delivery.batch_id, gone)))
 
     def publish(self, delivery: Delivery) -> None:
-        """Publish the delivery, once; see ``ledger.sinks.base``.
+        """Publish the delivery once; see ``ledger.sinks.base``.
 
-        Raises StageError when the table does not take the rows, as where a foreign key is violated,
-        IntegrityError when files or rows are not as recorded, FencedError when something newer is
-        published, UnavailableError when the target does not answer.
+        Raises StageError if the table refuses the rows, for example by a foreign key;
+        IntegrityError if files or rows are not as recorded; FencedError if something newer is
+        published; and UnavailableError if the target does not answer.
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
 
@@ -169,7 +174,7 @@ class PostgresPublisher(Publisher):
         columns: list[str],
         delivery: Delivery,
     ) -> None:
-        """Insert the staged rows into the table, or merge them by the key, as the mode says."""
+        """Insert the staged rows, or merge them by key, as ``mode`` says."""
         if self._mode == "upsert":
             self._require_keys(connection, delivery)
             newer = target_record.newer_batches(connection, record, place, delivery)
@@ -208,11 +213,11 @@ class PostgresPublisher(Publisher):
 
 
 def is_due(commit: Commit | None, delivery: Delivery) -> bool:
-    """Return whether the delivery still has to be published. ``commit``: what the target's record
-    has of its batch.
+    """Return whether the delivery still has to be published. ``commit``: the entry of its batch in
+    the target's record.
 
-    Raises FencedError if something newer is published, IntegrityError if the record is of another
-    batch.
+    Raises FencedError if something newer is published, and IntegrityError if the entry belongs to
+    another batch.
     """
     assert delivery.interval_start.tzinfo is not None
     assert delivery.batch_id not in delivery.replaces
@@ -246,8 +251,8 @@ def is_due(commit: Commit | None, delivery: Delivery) -> bool:
 def _stage(
     connection: Connection, table: TargetTable, schema: pa.Schema, delivery: Delivery
 ) -> None:
-    """Copy the rows of all files, which the plan of the sink's run has tried, into a temporary
-    table of the transaction. Raises IntegrityError unless they are as many as recorded.
+    """Copy the rows of all files into a temporary table of the transaction. The plan of the sink's
+    run has already tried them. Raises IntegrityError if their number is not the recorded one.
     """
     target.stage(connection, table.place, schema.names)
     staged = 0

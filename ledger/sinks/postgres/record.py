@@ -21,7 +21,7 @@ NEVER = 0  # the version of a batch that was replaced before it was published
 
 @dataclass(frozen=True)
 class Commit:
-    """A batch of a sink as the record has it; with ``replaced_by`` it has no rows any more."""
+    """An entry of the record: a batch of a sink. With ``replaced_by``, it has no rows any more."""
 
     version: int
     interval_start: datetime | None
@@ -31,7 +31,7 @@ class Commit:
 
 
 def open_record(connection: Connection, place: TablePlace) -> sa.Table:
-    """Return the record beside the table of ``place``. It is made if it is missing."""
+    """Return the record beside the table of ``place``; create it if it is missing."""
     record = _record(place.schema)
     if not _exists(connection, record):
         lock(connection, f"record {place.schema}")  # two that make it at once collide
@@ -47,10 +47,11 @@ def find_record(connection: Connection, place: TablePlace) -> sa.Table | None:
 
 
 def of_this_ledger(connection: Connection, record: sa.Table, delivery: Delivery) -> Delivery:
-    """Return the delivery, without batches to replace whose numbers another ledger has there.
+    """Return the delivery, without batches to replace whose numbers belong to another ledger in
+    this record.
 
-    Raises IntegrityError unless all batches that the sink has of another ledger are older: a row
-    has its batch only as a number.
+    Raises IntegrityError unless all batches of other ledgers for this sink are older, because rows
+    have only the number of their batch.
     """
     of = record.c
     others = (of.sink == delivery.sink, of.pipeline_since != delivery.pipeline_since)
@@ -72,7 +73,7 @@ def of_this_ledger(connection: Connection, record: sa.Table, delivery: Delivery)
 
 
 def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) -> Commit | None:
-    """Return the record's entry of the delivery's batch."""
+    """Return the record's entry for the delivery's batch; None if there is none."""
     of = record.c
     statement = sa.select(
         of.version, of.interval_start, of.original_id, of.rows, of.replaced_by
@@ -84,8 +85,8 @@ def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) ->
 def other_sink(
     connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
 ) -> str | None:
-    """Return another sink whose rows of this batch the table holds: the column of the batch does
-    not separate them.
+    """Return another sink whose rows of this batch are in the table; None if there is none. The
+    table's batch column cannot tell the rows of two sinks apart.
     """
     of = record.c
     statement = sa.select(of.sink).where(
@@ -116,7 +117,7 @@ def older_families(connection: Connection, record: sa.Table, delivery: Delivery)
 def published_of(
     connection: Connection, record: sa.Table, sink: str, batches: Sequence[int]
 ) -> list[int]:
-    """Return those of the batches of which the sink has published a version."""
+    """Return those of the batches that the sink has published in some version."""
     statement = sa.select(record.c.batch_id).where(
         record.c.sink == sink, record.c.batch_id.in_(batches), _is_published(record)
     )
@@ -126,8 +127,8 @@ def published_of(
 def newer_batches(
     connection: Connection, record: sa.Table, place: TablePlace, delivery: Delivery
 ) -> list[int]:
-    """Return the batches in the table, of any sink, whose rows are newer than the delivery's. Those
-    of its own sink count whatever the table was called.
+    """Return the batches, of any sink, whose rows in the table are newer than the delivery's.
+    Batches of its own sink count even if the table had another name then.
     """
     of = record.c
     age = sa.tuple_(of.interval_start, of.original_id, of.batch_id)
@@ -148,7 +149,7 @@ def mark_replaced(
     delivery: Delivery,
     batches: Sequence[int],
 ) -> None:
-    """Record that the delivery's batch replaced others, those too that never came."""
+    """Record that the delivery's batch replaces others, even those that were never published."""
     if not batches:
         return
     same = {

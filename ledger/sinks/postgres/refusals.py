@@ -23,9 +23,9 @@ MOST_REFUSED = 10_000  # rows; more of them are a broken stage or table, and eac
 
 
 class Trial:
-    """Rows on their way into a table that is made like the sink's, in a transaction of its own.
+    """Inserts staged rows into a table that is made like the sink's, in a transaction of its own.
 
-    ``gone``: batches whose rows make room when these come.
+    ``gone``: batches whose rows leave the sink's table when these rows are published.
     """
 
     def __init__(
@@ -42,9 +42,10 @@ class Trial:
     def refusals(
         self, files: Sequence[DataFile], batch_id: int, gone: Sequence[int]
     ) -> list[Refusal]:
-        """Return the rows of the files that the table refuses. Raises StageError past 10,000.
+        """Return the rows of the files that the table refuses. Raises StageError if there are more
+        than 10,000.
 
-        The publish checks foreign keys, and what triggers may change.
+        Foreign keys, and effects of triggers, are only checked by the publication.
         """
         connection, place, most = self._connection, self._place, MOST_REFUSED + 1
         self._load(files, batch_id)
@@ -60,7 +61,7 @@ class Trial:
         return [refusal for _, refusal in sorted(self._refusals.items())]
 
     def _load(self, files: Sequence[DataFile], batch_id: int) -> None:
-        """Make the trial table, and copy the rows of the files into it, without those refused."""
+        """Create the trial table, and copy the rows of the files into it, except refused ones."""
         connection, place = self._connection, self._place
         if place.oid is None:
             columns = new_columns(place, self._schema, self._key)
@@ -81,7 +82,7 @@ class Trial:
             position += batch.num_rows
 
     def _without_repeated_keys(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Refuse the rows of which a ``jsonb`` would lose a part. Return the others."""
+        """Refuse the rows in which a JSON object has a key twice, and return the other rows."""
         refused: set[int] = set()
         for reason, numbers in repeated_keys(rows, self._trial):
             for number in set(numbers) - refused:
@@ -90,13 +91,13 @@ class Trial:
         return rows.take([n for n in range(rows.num_rows) if n not in refused]) if refused else rows
 
     def _refuse(self, row: pa.RecordBatch, reason: str, masked: str) -> None:
-        """Note one row, and the records that fail with it."""
+        """Record a refused row, and the records that fail with it."""
         self._note([row.column(target_trial.ROW)[0].as_py()], reason, masked)
         records = row.column(target_trial.RECORDS)[0].as_py() or []
         self._failing += [record for record in records if record is not None]
 
     def _try(self, rows: pa.RecordBatch) -> None:
-        """Add the rows. Find the refused ones by halving."""
+        """Insert the rows. Find refused rows by halving."""
         error: StageError | DBAPIError | None
         try:
             text = to_csv(rows, self._trial)
@@ -127,7 +128,7 @@ class Trial:
 
 
 def _records(rows: pa.RecordBatch) -> pa.Array:
-    """Return a list of the records that fail with each row; null: none does."""
+    """Return the list of records that fail with each row; null if none do."""
     kind = pa.list_(pa.int64())
     lists = []
     for name in (ROOTS, ROOT):

@@ -40,7 +40,7 @@ class PostgresSink(SinkOptions):
 
     @property
     def identity(self) -> str:
-        """See ``Sink``: the table and its database, as they are declared."""
+        """The table and its database as declared. See ``Sink``."""
         return f"{self.url} {self.table}"
 
     @property
@@ -53,7 +53,9 @@ class PostgresSink(SinkOptions):
         return self.mode == "replace_interval"
 
     def location(self, settings: "Settings") -> str:
-        """Return the table, and its URL without user, password and options: its name in lineage."""
+        """Return the table and its URL without user, password and options, their name in
+        lineage.
+        """
         from sqlalchemy.engine import URL
 
         from ledger.databases.addresses import resolved
@@ -81,7 +83,9 @@ class PostgresSink(SinkOptions):
 
 
 def _too_long(sink: PostgresSink) -> tuple[str, int] | None:
-    """Return the first part of the table's name that is too long, and its bytes."""
+    """Return the first of the table's schema and name that exceeds PostgreSQL's limit, with its
+    length in bytes; None if neither does.
+    """
     lengths = ((part, len(part.encode())) for part in sink.table.rpartition(".")[::2])
     return next((pair for pair in lengths if pair[1] > LONGEST_NAME), None)
 

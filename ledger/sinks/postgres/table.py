@@ -23,7 +23,9 @@ CHUNK_BYTES = 1 << 18  # handed to the connection at once
 
 @dataclass(frozen=True)
 class TablePlace:
-    """Place of a sink's table, made or not. ``oid``: None if there is no table of this name."""
+    """Place of a sink's table, which may not exist yet. ``oid``: None if there is no table of this
+    name.
+    """
 
     schema: str
     name: str
@@ -34,16 +36,20 @@ class TablePlace:
 
     @property
     def sql(self) -> str:
-        """The name in a statement, each part in quotes."""
+        """The name for use in SQL, each part quoted."""
         return f"{literal_name(self.schema)}.{literal_name(self.name)}"
 
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """A column as its database has it. ``type``: for messages. ``base``: the type's own name, a
-    domain's resolved; ``element``: an array's; ``category``: as in pg_type, an array's is its
-    element's. ``required``: neither null nor omitted. ``writable``: it takes values that are
-    given.
+    """A column of the table, from the database's catalog.
+
+    ``type``: the type as it is shown in messages.
+    ``base``: the type's own name, resolved if it is a domain.
+    ``element``: the type of an array's elements.
+    ``category``: as in pg_type; for an array, that of its elements.
+    ``required``: neither null nor omitted values are allowed.
+    ``writable``: values can be inserted.
     """
 
     name: str
@@ -57,15 +63,16 @@ class TargetColumn:
 
     @property
     def most_characters(self) -> int | None:
-        """Limit of characters of a varchar, or of each in an array of them; None: there is none."""
+        """The greatest length of a varchar, or of each varchar in an array; None if there is no
+        limit.
+        """
         is_varchar = (self.element or self.base) == "varchar"
         return self.modifier - 4 if is_varchar and self.modifier >= 0 else None
 
 
 @dataclass(frozen=True)
 class TargetTable:
-    """A table, and the sets of columns in which no two of its rows are equal. ``kind``: as in
-    pg_class."""
+    """A table, and its unique sets of columns. ``kind``: as in pg_class."""
 
     place: TablePlace
     kind: str
@@ -74,8 +81,8 @@ class TargetTable:
 
 
 def execute_literally(connection: Connection, statement: str) -> sa.CursorResult[Any]:
-    """Execute a statement made of names or of the catalog's text, in which a percent sign or a
-    colon is no parameter.
+    """Execute a statement that contains names or texts of the catalog, without taking a percent
+    sign or a colon in them for a parameter.
     """
     return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
@@ -86,8 +93,8 @@ def type_name(kind: sa.types.TypeEngine[Any]) -> str:
 
 
 def find_place(connection: Connection, table: str) -> TablePlace:
-    """Return the place of ``table``, ``name`` or ``schema.name``, where it is or would be made.
-    Raises ConfigurationError if its schema is missing.
+    """Return the place where ``table`` (``name`` or ``schema.name``) is, or would be created.
+    Raises ConfigurationError if its schema does not exist.
     """
     schema_name, _, name = table.rpartition(".")
     path = ".".join(literal_name(part) for part in (schema_name, name) if part)
@@ -114,7 +121,8 @@ def find_place(connection: Connection, table: str) -> TablePlace:
 
 
 def take_turn(connection: Connection, sink: str, place: TablePlace) -> None:
-    """Wait until no other publishes as ``sink`` or into its table; until the transaction's end.
+    """Wait until no other transaction publishes as ``sink`` or into its table. The lock lasts until
+    the end of the transaction.
 
     Raises NotReadyError after 10 minutes.
     """
@@ -167,7 +175,9 @@ def find_table(connection: Connection, place: TablePlace) -> TargetTable:
 
 
 def require_rights(connection: Connection, place: TablePlace) -> None:
-    """Raise ConfigurationError, with the GRANT, unless this user may do what a publish needs."""
+    """Raise ConfigurationError, with the GRANT to run, unless this user has the rights that a
+    publication needs.
+    """
     asked = text("""
         SELECT current_user AS me, current_database() AS here, c.relname AS name,
                CASE WHEN c.oid IS NULL THEN has_schema_privilege(:schema, 'CREATE')
@@ -201,8 +211,8 @@ def create_table(
     columns: Mapping[str, sa.types.TypeEngine[Any]],
     key: Sequence[str],
 ) -> TablePlace:
-    """Make the sink's table, with the ledger's own column and, over ``key`` if there is one, a
-    primary key; where it is.
+    """Create the sink's table with the ledger's own column, and a primary key over ``key`` if there
+    is one. Return its place.
     """
     table = sa.Table(place.name, sa.MetaData(), schema=place.schema)
     batch = add_columns(table, columns, key)
@@ -226,7 +236,7 @@ def add_columns(
 
 
 def stage(connection: Connection, place: TablePlace, columns: Iterable[str]) -> None:
-    """Make the transaction's own table, with ``columns`` of the sink's table and their types."""
+    """Create the transaction's staging table, with ``columns`` of the sink's table."""
     execute_literally(
         connection,
         f"CREATE TEMPORARY TABLE {STAGE} ON COMMIT DROP AS SELECT"
@@ -235,7 +245,7 @@ def stage(connection: Connection, place: TablePlace, columns: Iterable[str]) -> 
 
 
 def copy(connection: Connection, rows: bytes) -> int:
-    """Add rows, as CSV with the staged columns in order. Return how many the database counted."""
+    """Insert rows in CSV into the staging table. Return the number that the database counted."""
     with raw_cursor(connection) as cursor:
         statement = f"COPY pg_temp.{STAGE} FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
         cursor.copy_expert(statement, BytesIO(rows), CHUNK_BYTES)
@@ -243,8 +253,8 @@ def copy(connection: Connection, rows: bytes) -> int:
 
 
 def odd_key(connection: Connection, key: Sequence[str]) -> tuple[tuple[Any, ...], int] | None:
-    """Return a key that several staged rows have, or that is null in part, with the number of its
-    rows; None: there is none.
+    """Return a key that several staged rows have, or that has a null, and the number of its rows;
+    None if there is none.
     """
     columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in key]
     count = sa.func.count()
@@ -258,8 +268,8 @@ def odd_key(connection: Connection, key: Sequence[str]) -> tuple[tuple[Any, ...]
 
 
 def remove_batches(connection: Connection, place: TablePlace, batches: Sequence[int]) -> None:
-    """Delete every row that one of the batches published. Raises ConfigurationError where others
-    would go with them, or they would stay: by foreign keys that cascade, row security, triggers.
+    """Delete all rows that these batches published. Raises ConfigurationError if cascading foreign
+    keys, row security or triggers would delete other rows as well, or keep some of these.
     """
     if not batches:
         return
@@ -301,7 +311,7 @@ SELECT current_user AS me, row_security_active(cast(:oid AS oid)) AS is_secured,
 def count_newer(
     connection: Connection, place: TablePlace, key: Sequence[str], newer: Sequence[int]
 ) -> int:
-    """Return the number of staged rows that have the key of a row that one of the ``newer`` batches
+    """Return the number of staged rows whose key is in a row that one of the ``newer`` batches
     published.
     """
     staged, target = _staged(key), _target(place, key)
@@ -313,7 +323,7 @@ def count_newer(
 def insert_stage(
     connection: Connection, place: TablePlace, columns: Sequence[str], batch_id: int
 ) -> int:
-    """Add the staged rows to the table. Return how many it took."""
+    """Insert the staged rows into the table. Return the number of inserted rows."""
     staged, target = _staged(columns), _target(place, columns)
     rows = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
     statement = sa.insert(target).from_select([*columns, BATCH], rows, include_defaults=False)
@@ -328,8 +338,8 @@ def merge_stage(
     batch_id: int,
     newer: Sequence[int],
 ) -> int:
-    """Add the staged rows, or put them in the place of those with an equal key, except where one of
-    the ``newer`` batches published the row that is there. Return how many the table took.
+    """Insert the staged rows, or update the rows with an equal key. Rows that one of the ``newer``
+    batches published are not updated. Return the number of inserted and updated rows.
     """
     staged, target = _staged(columns), _target(place, columns)
     rows = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
@@ -350,6 +360,6 @@ def _staged(columns: Sequence[str]) -> sa.TableClause:
 
 
 def lock(connection: Connection, name: str) -> None:
-    """Wait for a lock of this name; it lasts until the transaction's end."""
+    """Wait for the lock of this name. It lasts until the end of the transaction."""
     statement = text("SELECT pg_advisory_xact_lock(hashtextextended('ackledger ' || :name, 0))")
     connection.execute(statement, {"name": name})

@@ -15,8 +15,12 @@ from ledger.types.arrow import is_list, nested, parts, plain, scalar
 
 @dataclass(frozen=True)
 class _Type:
-    """A type of PostgreSQL. ``new``: of a new column; ``holders``: types that hold each value;
-    ``digits``: of the longest integer, for a numeric."""
+    """A type of PostgreSQL for an Arrow type.
+
+    ``new``: the type of a new column.
+    ``holders``: the types that can store every value.
+    ``digits``: the number of digits of the longest integer, for numeric columns.
+    """
 
     new: TypeEngine[Any]
     holders: str
@@ -72,7 +76,7 @@ def column_type(kind: pa.DataType) -> TypeEngine[Any] | None:
 
 
 def fits(kind: pa.DataType, column: TargetColumn) -> bool:
-    """Whether every value of ``kind`` has one in the column that means the same."""
+    """Return whether the column can store every value of ``kind`` without a change of meaning."""
     if nested(kind) and column.base in _JSON:
         return _json_parts(kind)
     if is_list(kind) and column.element is not None:
@@ -81,12 +85,14 @@ def fits(kind: pa.DataType, column: TargetColumn) -> bool:
 
 
 def is_json(kind: pa.DataType, column: TargetColumn) -> bool:
-    """Whether ``kind`` has parts that the table has as JSON."""
+    """Return whether ``kind`` is nested, and the table stores it as JSON."""
     return nested(kind) and column.base in _JSON
 
 
 def _holds(column: TargetColumn, base: str, kind: pa.DataType) -> bool:
-    """Whether a column, or an array, of ``base`` holds each scalar of ``kind``."""
+    """Return whether a column of type ``base``, or an array of it, can store every scalar of
+    ``kind``.
+    """
     kind, own = plain(kind), _TYPES.get(scalar(kind))
     if t.is_decimal(kind):
         return base == "numeric" and _room(column.modifier, kind.precision - kind.scale, kind.scale)
@@ -104,7 +110,9 @@ def _holds(column: TargetColumn, base: str, kind: pa.DataType) -> bool:
 
 
 def _room(modifier: int, whole: int, scale: int) -> bool:
-    """Whether a numeric of this modifier has so many digits before and after the point."""
+    """Return whether a numeric column has at least ``whole`` digits before the point and ``scale``
+    digits after it. ``modifier``: its type modifier in pg_attribute.
+    """
     if modifier < 0:
         return True
     precision, scale_there = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4) & 0x7FF ^ 1024) - 1024
@@ -112,7 +120,7 @@ def _room(modifier: int, whole: int, scale: int) -> bool:
 
 
 def _json_parts(kind: pa.DataType) -> bool:
-    """Whether JSON can hold the values."""
+    """Return whether JSON can represent every value of ``kind``."""
     if t.is_map(kind) and nested(kind.key_type):
         return False
     if nested(kind):

@@ -34,18 +34,18 @@ _PATH, _TIMES = "_ackledger_path", "_ackledger_times"
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a source's records, by path.
+    """The keys of a source's records compared with its columns, by path.
 
     ``absent``: nullable columns, and fields of a STRUCT, that no record has.
-    ``others``: keys that are no columns, not even misspelt ones.
+    ``others``: keys of records that are neither columns nor misspelt columns.
     """
 
     absent: Sequence[KeyPath] = ()
     others: Sequence[KeyPath] = ()
 
     def require_known(self, where: str) -> None:
-        """Raise InputError if a column is absent and records have unknown keys beside it: one of
-        them may be its new name.
+        """Raise InputError if a column is absent and the same object has unknown keys: one of them
+        may be the column's new name.
         """
         for path in self.absent:
             beside = [other for other in self.others if other[:-1] == path[:-1]]
@@ -71,19 +71,26 @@ def shown(path: KeyPath) -> str:
 
 
 def of_headers(schema: StructType, optional: Collection[str], headers: Iterable[str]) -> Keys:
-    """Compare the names in the headers of files with the columns. ``optional``: columns that they
-    may lack."""
+    """Compare the names in the headers of files with the columns. Return the absent columns and the
+    other names.
+
+    ``optional``: columns that files may lack.
+    """
     names = set(headers)
     nullable = [field.name for field in schema.fields if field.nullable]
     absent = [(name,) for name in nullable if name not in names and name not in optional]
     return Keys(absent, _unlike(schema, [(name,) for name in sorted(names)]))
 
 
-def of_records(
+def keys_of_records(
     spark: SparkSession, reader: TextReader, optional: Collection[str], present: Collection[KeyPath]
 ) -> Keys:
-    """Compare the keys of records of JSON with the columns. ``optional``: columns that they may
-    lack. ``present``: paths that some records have; if these lack a column, tasks read all keys.
+    """Compare the keys of JSON records with the columns. Return the absent columns and the other
+    keys.
+
+    ``optional``: columns that all records may lack.
+    ``present``: paths that some records are known to have. If a required column is not among them,
+    Spark tasks read the keys of all records.
     """
     form = reader.form
     fields = dict(_fields(form.schema))
@@ -105,7 +112,9 @@ def of_records(
 
 
 def stored_paths(schema: StructType, files: Iterable[str]) -> set[KeyPath]:
-    """Return the columns, and fields of a STRUCT, with a value in one of a snapshot's files."""
+    """Return the paths of columns, and of fields of a STRUCT, with a value in one of a snapshot's
+    files.
+    """
     paths = {path for path, _ in _fields(schema)}
     with ThreadPoolExecutor(_THREADS) as pool:
         return paths - paths.intersection(*pool.map(_null_paths, files))
@@ -117,7 +126,9 @@ def _null_paths(file: str) -> set[KeyPath]:
 
 
 def first_paths(reader: TextReader) -> set[KeyPath]:
-    """Return the keys of the first records of some blocks, which lie all over the files."""
+    """Return the paths of the keys of the first records of some blocks, which are spread over the
+    files.
+    """
     blocks = reader.blocks[:: -(-len(reader.blocks) // _MOST_BLOCKS) or 1]
     paths: set[KeyPath] = set()
     for block in blocks:
@@ -145,7 +156,7 @@ def _folded(path: KeyPath) -> KeyPath:
 
 
 def _unlike(schema: StructType, keys: Iterable[KeyPath]) -> list[KeyPath]:
-    """Return the keys that no person takes for a column's."""
+    """Return the keys that do not resemble the name of a column."""
     columns = {_folded(path) for path, _ in _fields(schema)}
     return [key for key in keys if _folded(key) not in columns]
 
@@ -170,8 +181,9 @@ def most_frequent(
     present: Collection[KeyPath],
     missing: Sequence[KeyPath],
 ) -> list[KeyPath]:
-    """Return those of the ``missing`` paths that records have, and the most frequent keys that are
-    no ``present`` columns."""
+    """Return the ``missing`` paths that some records have, and the most frequent keys that are not
+    among the columns ``present``.
+    """
     excluded, schema = set(present), reader.form.schema
 
     def count(numbers: range) -> Iterator[pa.RecordBatch]:

@@ -161,7 +161,7 @@ def parts(block: Block) -> Iterator[bytes]:
 
 
 def windows(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of a stream, about ``BLOCK`` at a time, each part ending with a line."""
+    """Yield the bytes of a stream in parts of about ``BLOCK`` bytes. Each part ends with a line."""
     parts: list[bytes] = []
     while chunk := stream.read(BLOCK):
         end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1

@@ -75,7 +75,7 @@ class Reader(SourceReader):
                 if stored is None
                 else absent.stored_paths(self.schema, stored)
             )
-            self._require(absent.of_records(self._spark, text, self._source.optional, present))
+            self._require(absent.keys_of_records(self._spark, text, self._source.optional, present))
         return [absent.shown(path) for path in self._keys.absent] if self._keys else ()
 
     def records(self, claim: Claim) -> DataFrame:

@@ -134,7 +134,7 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Table]:
-    """Join batches until they have as many bytes as are written at once."""
+    """Join batches into tables of at least ``most`` bytes in memory; the last may be smaller."""
     some: list[pa.RecordBatch] = []
     bytes_ = 0
     for batch in batches:

@@ -30,14 +30,14 @@ _NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.D
 
 
 def stored(kind: T.DataType) -> pa.DataType:
-    """Return the Arrow type of a column, each part of which may be null."""
+    """Return the Arrow type in which values of a column are stored. All its parts are nullable."""
     return to_arrow_type(nullable(without_lengths(kind)))
 
 
 def of_texts(kind: T.DataType, options: Mapping[str, str], make: Make | None = None) -> Fit:
-    """Return the function that fits texts, or nulls, into a type without parts.
+    """Return the function that converts texts, or nulls, to a scalar type.
 
-    ``make``: makes a value of one text.
+    ``make``: converts a single text.
     """
     arrow, make = stored(kind), make or maker_of(kind, options)
     has_format = type(kind) in FORMATS and options.get(FORMATS[type(kind)]) is not None
@@ -81,7 +81,7 @@ def _array(values: Values, arrow: pa.DataType) -> pa.Array:
 
 
 def of_json(kind: T.DataType, options: Mapping[str, str]) -> Fit:
-    """Return the function that fits values of JSON into a type."""
+    """Return the function that converts JSON values to a type."""
     if isinstance(kind, T.StructType):
         return _structs(kind, options)
     if isinstance(kind, T.ArrayType):
@@ -100,7 +100,9 @@ def of_json(kind: T.DataType, options: Mapping[str, str]) -> Fit:
 
 
 def _only(classes: set[type], fit: Fit, also: Collection[str] = ()) -> Fit:
-    """Restrict a fit to values of these classes and to these texts; any other value is a misfit."""
+    """Restrict ``fit`` to values of these classes, and the texts ``also``. Any other value is a
+    misfit.
+    """
 
     def fits(value: Any) -> bool:
         return type(value) in classes or (bool(also) and type(value) is str and value in also)
@@ -116,7 +118,9 @@ def _only(classes: set[type], fit: Fit, also: Collection[str] = ()) -> Fit:
 
 
 def _as_texts(fit: Fit) -> Fit:
-    """Fit values as texts: strings, numbers as they are written, and anything else as JSON."""
+    """Convert values to texts: strings as they are, numbers as they are written, and other values
+    as JSON.
+    """
 
     def fit_all(values: Values) -> tuple[pa.Array, np.ndarray]:
         if not {str, Number, type(None)}.issuperset(map(type, values)):
@@ -159,8 +163,9 @@ def _structs(kind: T.StructType, options: Mapping[str, str]) -> Fit:
 
 
 def misfits_of_doubled(name: str, fit: Fit, objects: Values) -> dict[int, Any]:
-    """Return values of a key that do not fit, by the place of their object, which has a key twice:
-    the first of each."""
+    """Find objects in which the key ``name`` is repeated, and one of its values does not fit.
+    Return the first such value, by the index of its object.
+    """
     parts = [
         (place, part)
         for place, value in enumerate(objects)
@@ -203,7 +208,9 @@ def _lists(kind: T.ArrayType, options: Mapping[str, str]) -> Fit:
 
 
 def _maps(kind: T.MapType, options: Mapping[str, str]) -> Fit:
-    """Return the fit of a MAP. An object with a repeated key does not fit."""
+    """Return the function that converts values to a MAP. An object with a repeated key does not
+    fit.
+    """
     fit_part, arrow = of_json(kind.valueType, options), stored(kind)
 
     def fit(values: Values) -> tuple[pa.Array, np.ndarray]:

@@ -77,7 +77,7 @@ def _is_plain(character: str) -> bool:
 
 
 def _certain(records: Lines, form: Format) -> np.ndarray:
-    """Return which records both readers cut into the same fields."""
+    """Return a flag for each record, whether both readers split it into the same fields."""
     data, starts, ends, dialect = records.data, records.starts, records.ends, form.dialect
     between = len(data) - int((ends - starts).sum())
     # A record with a line break would be two to Arrow.
@@ -105,14 +105,14 @@ def _lines(records: Lines) -> pa.LargeBinaryArray:
 
 
 def _holds(lines: pa.LargeBinaryArray, data: bytes, character: str) -> np.ndarray:
-    """Return which lines have a character."""
+    """Return a flag for each line, whether it contains a character."""
     if not character or character.encode() not in data:
         return np.zeros(len(lines), bool)
     return mask(pc.match_substring(lines, character))
 
 
 def _has_whole_quotes(lines: pa.LargeBinaryArray, form: Format) -> np.ndarray:
-    """Return in which lines quotes enclose whole fields.
+    """Return a flag for each line, whether its quotes enclose whole fields.
 
     Arrow's reader accepts other lines too, and looks for the end of an open quote in the lines that
     follow.

@@ -87,12 +87,11 @@ def read(records: Lines, form: Format) -> Read:
 
 
 def _candidates(records: Lines) -> np.ndarray:
-    """Return which records may be handed to Arrow: by its ends, each is one object.
+    """Return a flag for each record, whether Arrow may read it: it begins and ends with a brace.
 
-    As each begins and ends with a brace, no object continues in the next line: it would need a
-    comma there, or a closing brace. So each record is one row or more, and if there are as many
-    rows as records, each is one row. The opening brace matters for another reason too: Arrow
-    crashes on a record that is null.
+    Then no object continues in the next line, because that would need a comma or a closing brace
+    there. So each record is one row or more. If there are as many rows as records, each record is
+    one row. Arrow would crash on a record that is null, so the opening brace is required as well.
     """
     lengths = records.ends - records.starts
     fit: np.ndarray = lengths > 1
@@ -118,7 +117,7 @@ def _holders(records: Lines, pattern: re.Pattern[bytes]) -> np.ndarray:
 
 
 def _refused(records: Lines) -> np.ndarray:
-    """Return which records may have, in any field, a value that the exact reader refuses."""
+    """Return a flag for each record, whether it may have a value that the exact reader refuses."""
     refused = np.zeros(len(records), bool)
     for word, pattern in _REFUSED:
         if word in records.data:

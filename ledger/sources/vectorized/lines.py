@@ -8,10 +8,11 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Lines:
-    """Records in ``data``, which is a part of an uncompressed text, one after the other.
+    """Records in ``data``, a part of an uncompressed text, in order.
 
-    ``starts``, ``ends``: each record's first byte and the byte behind its last, int64, without its
-    line break. Line breaks and lines that are no records, such as empty ones, are between them.
+    ``starts``, ``ends``: for each record, the offsets of its first byte and of the byte after its
+    last, without the line break, int64. The bytes between records are line breaks and lines that
+    are no records, such as empty ones.
     """
 
     data: bytes
@@ -27,7 +28,7 @@ class Lines:
         return part.decode("utf-8", "surrogateescape")
 
     def trimmed(self) -> "Lines":
-        """Return the records with only the text from the first to the last."""
+        """Return the same records, with ``data`` cut to the range from the first to the last."""
         if not len(self):
             return Lines(b"", self.starts, self.ends)
         begin = int(self.starts[0])

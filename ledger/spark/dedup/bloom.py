@@ -18,7 +18,7 @@ from ledger.sinks.options import Bloom
 
 @dataclass(frozen=True)
 class Filter:
-    """A serialized filter and how many entries went into it."""
+    """A serialized Bloom filter, and the number of its entries."""
 
     data: bytes
     entries: int
@@ -64,7 +64,9 @@ def unite(filters: Sequence[Filter], bloom: Bloom, whose: str) -> Filter:
 
 
 def maybe(filter_data: bytes, identity: str) -> Column:
-    """Whether the filter may hold the identity: False is certain, True has to be verified."""
+    """Return whether the filter may hold the identity. False is certain; True has to be
+    verified.
+    """
 
     @F.udf(returnType=BooleanType(), useArrow=True)
     def asked(value: str) -> bool:

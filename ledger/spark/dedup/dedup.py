@@ -40,7 +40,7 @@ _EXACT = {
 
 
 class Deduplicator:
-    """Drops, from what one sink run is about to write, what other batches delivered."""
+    """Drops rows of one sink's run that other batches have already delivered."""
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
         self._job = job
@@ -75,8 +75,8 @@ class Deduplicator:
         return remaining.drop(IDENTITY, DELIVERED)
 
     def dropped(self, rows: DataFrame) -> DataFrame | None:
-        """Return the input rows that are duplicates; None if there are none. They are looked for
-        again, so that they are a check of ``keep``.
+        """Return the input rows that are duplicates; None if there are none. They are searched
+        again, as a check of ``keep``.
         """
         if self._dedup == "none" or self._duplicates(rows) is None:
             return None
@@ -88,7 +88,9 @@ class Deduplicator:
             self._cached.unpersist()
 
     def save(self, connection: Connection) -> None:
-        """Keep the filter of what this run delivers, in the transaction that commits it."""
+        """Store the filter of the rows that this run delivers, in the transaction that commits the
+        run.
+        """
         if self._filter is None:
             return
         assert isinstance(self._dedup, Bloom)
@@ -106,7 +108,7 @@ class Deduplicator:
 
     @cached_property
     def _earlier(self) -> list[EarlierDelivery]:
-        """Committed runs of this sink in the settled batches to compare with."""
+        """Return the committed runs of this sink in the settled batches to compare with."""
         batch, sink = self._run.batch, self._step.name
         if self._key:
             assert isinstance(self._dedup, Bloom)
@@ -121,8 +123,8 @@ class Deduplicator:
         )
 
     def _duplicates(self, rows: DataFrame) -> DataFrame | None:
-        """Return the distinct identities of this batch that were delivered before; None if there
-        are none. Found once, and cached.
+        """Return the distinct identities in this batch that were delivered before; None if there
+        are none. The result is cached.
         """
         if self._searched or not self._earlier:
             return self._cached

@@ -18,12 +18,12 @@ MOST_ROWS = 1 << 20  # deltas that are posted in one transaction ahead of the co
 
 
 def posted(job: Job, outcome: FoldOutcome, most: int) -> FoldOutcome:
-    """Post what was folded, or leave it ``pending``, if that are at most so many rows. What tasks
-    left to be posted is removed.
+    """Post the outcome of a fold ahead of the commit, and delete the files of tasks. An outcome of
+    at most ``most`` rows stays ``pending`` instead, for the commit to post.
 
-    Raises FencedError once the run counts no more, UnavailableError when the ledger does not
-    answer: whether it took the rows is unknown then, so nothing is tried again within the run; and
-    IntegrityError unless the files have what the tasks folded.
+    Raises FencedError if the run no longer counts, and IntegrityError if the files differ from what
+    the tasks folded. Raises UnavailableError if the ledger does not answer; it may have taken the
+    rows, so the run does not retry.
     """
     unposted = (deltas for files in outcome.files for deltas in files.read_rows())
     parts = compacted(chain(outcome.pending, unposted), MOST_ROWS)
@@ -42,8 +42,8 @@ def posted(job: Job, outcome: FoldOutcome, most: int) -> FoldOutcome:
 
 
 def _fits(outcome: FoldOutcome, parts: list[Deltas], most: int) -> bool:
-    """Return whether the commit itself can post what was folded: it is one part, with at most
-    ``most`` deltas, fails and messages each, and no fails or messages lie in files.
+    """Return whether the commit can post the outcome itself: one part with at most ``most`` deltas,
+    fails and messages each, and no fails or messages in files.
     """
     if len(parts) != 1 or any(files.fails or files.messages for files in outcome.files):
         return False
@@ -53,7 +53,7 @@ def _fits(outcome: FoldOutcome, parts: list[Deltas], most: int) -> bool:
 
 
 def _post(job: Job, outcome: FoldOutcome, parts: Iterable[Deltas]) -> DeltaTotals:
-    """Post part by part, each in a transaction of its own, then what lies in files beside them."""
+    """Post the parts, each in its own transaction, and then fails and messages in files."""
     run, counted = outcome.run, DeltaTotals()
 
     def transact(work: Callable[..., Any], rows: Any) -> Any:

@@ -32,7 +32,9 @@ FEW_BYTES = 1 << 20
 
 
 class UnprovedError(Exception):
-    """Raised by a check after which the run folds something else, in place of this."""
+    """Raised by a fold's check if cheap evidence is not enough. The caller then folds other
+    portions instead.
+    """
 
 
 def fold(
@@ -43,12 +45,16 @@ def fold(
     spans: Spans | None = None,
     more: Callable[[FoldOutcome], Sequence[Portion]] = lambda outcome: (),
 ) -> FoldOutcome:
-    """Fold the portions of a run. ``check``: what has to hold of the outcome, asked before anything
-    is posted. ``spans``: of the batch's roots; None: those of what its sources had emitted when
-    the run was opened. ``more``: returns for the outcome of the portions others, whose inputs no
-    row of these comes from.
+    """Fold the portions of a run, and post the deltas or leave them to the commit. Return the
+    outcome.
 
-    Raises what ``check`` raises, and UnavailableError when the ledger does not answer.
+    ``check``: called with the outcome before anything is posted; raises an error if it is wrong.
+    ``spans``: the spans of the batch's roots. None: the spans of the sources that had emitted when
+    the run was opened.
+    ``more``: called with the outcome. Returns further portions to fold, whose inputs have no row in
+    the first ones.
+
+    Raises the errors of ``check``, and UnavailableError if the ledger does not answer.
     """
     if spans is None:
         emitted = [read.emitted for read in run.sources.values() if read.emitted]
@@ -79,8 +85,10 @@ def fold(
 
 @dataclass(frozen=True)
 class _Plan:
-    """A portion. ``near``: whether the driver may read it, whatever its size. ``footers``: None
-    where it is so small that a look at its files is worth nothing.
+    """A portion, and how to fold it.
+
+    ``near``: whether the driver may read it, whatever its size.
+    ``footers``: None if the portion is too small to be worth reading its footers.
     """
 
     portion: Portion | Frame
@@ -89,7 +97,7 @@ class _Plan:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the fold has in memory, estimated from the footers; 0 without footers."""
+        """Estimated memory of the fold in bytes, from the footers; 0 without footers."""
         if self.footers is None or isinstance(self.portion, Frame):
             return 0
         return memory_of(self.footers, by_input=self.portion.by_input)
@@ -123,12 +131,12 @@ class _Fold:
 
     @property
     def leaves_files(self) -> bool:
-        """Whether it writes files, to a folder that the run notes."""
+        """Whether it writes files to the folder that the run has recorded."""
         return not (self.spans.by_root and self.fits_here)
 
     def outcome(self) -> FoldOutcome:
-        """Fold the portions, one after the other, log how and how fast, and return the outcome.
-        Nothing is posted.
+        """Fold the portions one by one, log how each was folded and how fast, and return the
+        outcome. Posts nothing.
         """
         outcome = FoldOutcome(self.run)
         with self._runner() as runner:
@@ -151,8 +159,8 @@ class _Fold:
 
     @contextmanager
     def _runner(self) -> Iterator[FoldRunner]:
-        """Yield what runs the tasks. The folder that they write to is for this user alone, and the
-        ledger notes it before the first file is written.
+        """Yield the runner of tasks. The ledger records the folder of their files before the first
+        file is written. Only this user can read the folder.
         """
         folder = self.job.root_files(self.run)
         if not self.leaves_files:
@@ -169,12 +177,14 @@ class _Fold:
 def fold_files(
     runner: FoldRunner, portion: Portion, footers: Sequence[Footer] | None
 ) -> tuple[list[TaskReport], str]:
-    """Fold the files of a portion, and return the reports of the tasks with a description of how
-    they were folded. ``footers``: None if a look at these is worth nothing.
+    """Fold the files of a portion. Return the reports of the tasks, and a description of how the
+    files were folded.
 
-    Each file is folded by itself. Only if the rows of one input belong together are those of
-    several files folded together: where these may share inputs, and where they are in no order and
-    too many for one task.
+    Each file is folded without the others if possible. Files are folded together if the rows of one
+    input belong together, and the files may share inputs, or are out of order and too large for one
+    task.
+
+    ``footers``: None if the portion is too small to be worth reading its footers.
     """
     ordered, unordered, together = list(portion.files), list[DataFile](), list[DataFile]()
     if footers is None:

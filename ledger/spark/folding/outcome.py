@@ -18,8 +18,8 @@ from ledger.deltas.root_files import RootFile
 
 @dataclass(frozen=True)
 class Frame:
-    """Rows that a sink acks because it read them, as it read them: see
-    ``ledger.spark.frames.inputs.root_rows``. ``size``: how many there are.
+    """Rows that a sink acks because it has read them, as a frame: see
+    ``ledger.spark.frames.inputs.root_rows``. ``size``: the number of rows.
     """
 
     rows: DataFrame
@@ -49,7 +49,7 @@ class FoldOutcome(FoldSums):
 
     @classmethod
     def of_reports(cls, run: OpenedRun, reports: Sequence[TaskReport]) -> "FoldOutcome":
-        """Return the outcome that tasks report."""
+        """Return the outcome for the reports of tasks."""
         outcome = cls(
             run,
             pending=[deltas for report in reports for deltas in report.deltas],
@@ -59,7 +59,7 @@ class FoldOutcome(FoldSums):
         return reduce(cls.plus, reports, outcome)
 
     def post(self, connection: Connection) -> None:
-        """Post what is pending, in the transaction that commits the run."""
+        """Post the pending deltas, in the transaction that commits the run."""
         run, batch_id = self.run, self.run.batch.batch_id
         with raw_cursor(connection) as cursor:
             for deltas in self.pending:

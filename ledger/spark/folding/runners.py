@@ -43,32 +43,32 @@ Result = TypeVar("Result")
 
 
 class FoldRunner(Protocol):
-    """Runs the tasks of a fold. ``where``: in words, for the log."""
+    """Runs the tasks of a fold. ``where``: the place in words, for the log."""
 
     where: str
     writer: FoldWriter
 
     @property
     def most_rows(self) -> int:
-        """Rows of a file in no order that one task takes. Those of larger files are folded
-        ``together``.
+        """The greatest number of rows of an unordered file that one task folds. Larger files are
+        folded ``together``.
         """
 
     def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
         """Do the work on each file, and return the results in the order of the files."""
 
     def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
-        """Fold files that may have rows of one input, in whatever order these are."""
+        """Fold files that may have rows of the same input, in any order."""
 
     def frame(self, frame: Frame) -> list[TaskReport]:
-        """Fold the rows of a frame as they were read."""
+        """Fold the rows of a frame that a sink has read."""
 
 
 class Threads:
-    """Runs tasks in threads: numpy and pyarrow release the interpreter's lock, and no Spark job and
-    no Python worker is started. What is to be posted stays in memory.
+    """Runs tasks in threads of the driver, without a Spark job or Python workers: numpy and pyarrow
+    release the interpreter's lock. Deltas to post stay in memory.
 
-    ``folder``: the folder to which they write what is added to each root.
+    ``folder``: the folder for the files of deltas by root.
     """
 
     where = "in the driver"
@@ -83,7 +83,7 @@ class Threads:
             return list(pool.map(work, files))
 
     def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
-        """Gather the rows in memory."""
+        """Fold the files as one, in memory."""
         with _threads() as pool:
             return [self.writer.write(portion.fold_together(files, pool.map))]
 
@@ -93,11 +93,11 @@ class Threads:
 
 
 class Executors:
-    """Runs tasks in Spark's executors: what takes more memory than the driver is to have, or lies
-    on a store that the executors are nearer to. They have no connection to the ledger: their tasks
-    leave files (``ledger.deltas.fold_files``), which the driver posts.
+    """Runs tasks in Spark's executors. Used for portions that need more memory than the driver
+    should use, or that are on a store closer to the executors. Executors cannot reach the ledger,
+    so their tasks write files (``ledger.deltas.fold_files``), which the driver posts.
 
-    ``folder``: the folder to which they write them.
+    ``folder``: the folder for these files.
     """
 
     where = "by executors"
@@ -108,7 +108,7 @@ class Executors:
 
     @property
     def most_rows(self) -> int:
-        """Return how many a task has in its memory."""
+        """The greatest number of rows that a task can hold in memory."""
         return MOST_ROWS
 
     def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
@@ -121,8 +121,8 @@ class Executors:
         return [result for _, result in sorted(results, key=lambda pair: int(pair[0]))]
 
     def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
-        """Exchange the rows by what they come from, so that all of one input are together: then the
-        same kernel.
+        """Shuffle the rows so that all rows of one input are in one partition, and fold each
+        partition.
         """
         assert isinstance(portion, Output)
         manifest = Manifest(tuple(files))
@@ -142,8 +142,8 @@ class Executors:
         return self._rows(frame.rows, partial(fold_rows_read, edges=frame.edges), READ_ROWS)
 
     def _rows(self, rows: DataFrame, fold: fold_tasks.Fold, most: int | None) -> list[TaskReport]:
-        """Fold the rows of each partition separately. ``most``: about how many rows are folded at a
-        time; None: all of a partition at once.
+        """Fold the rows of each partition, about ``most`` rows at a time; None: all rows of a
+        partition at once.
         """
         return run_tasks(rows, partial(fold_tasks.fold_rows, fold, most, self.writer))
 
@@ -163,7 +163,9 @@ def run_tasks(frame: DataFrame, task: Any) -> list[Any]:
 
 
 def _tasks(files: Sequence[DataFile]) -> list[list[int]]:
-    """Return for each task the numbers of the files that it takes: about as many rows for each."""
+    """Distribute the files over tasks with about equal numbers of rows. Return the indexes of each
+    task's files.
+    """
     tasks: list[list[int]] = [[] for _ in range(min(MOST_TASKS, len(files)))]
     loads = [(0, task) for task in range(len(tasks))]
     for number in sorted(range(len(files)), key=lambda number: -files[number].rows):
@@ -174,9 +176,11 @@ def _tasks(files: Sequence[DataFile]) -> list[list[int]]:
 
 
 def by_anchor(output: DataFrame) -> DataFrame:
-    """Rows of several anchors (``ANCHORS``: root, parent and maybe input, sorted) as a row for
-    each. ``FIRST``: whether it is the row's first of that root. ``SHARED``: whether the row
-    has others.
+    """Return a row for each anchor of ``output``, whose rows have a list ``ANCHORS`` (root, parent
+    and maybe input, sorted).
+
+    ``FIRST``: whether the anchor is its row's first of that root. ``SHARED``: whether its row has
+    other roots as well.
     """
     anchor = F.col("_ackledger_one")
     kind = output.schema[ANCHORS].dataType.elementType  # type: ignore[attr-defined]

@@ -80,7 +80,7 @@ class _Node:
 
     @property
     def lists(self) -> list[str]:
-        """Its bracketed lists, the first ones of which are keys."""
+        """Return the bracketed lists of the node, of which the first are keys."""
         return self.text.partition("[")[2].split("], ")
 
     @property
@@ -125,7 +125,8 @@ class Plan:
         return cls(output.getvalue())
 
     def comparison(self, collect: str = "collect_anchors()") -> str | None:
-        """Say which operation compares the anchor, and what to do instead; None: no operation.
+        """Return which operation compares the anchor, and what to do instead; None if no operation
+        does.
 
         ``collect``: how to collect anchors in the session.
         """

@@ -36,7 +36,7 @@ def stored_anchor(frame: DataFrame) -> list[Column]:
 
 
 def _goes_on(frame: DataFrame) -> Column:
-    """Whether a row neither fails nor is dropped."""
+    """Return whether a row is neither failed nor dropped."""
     marks = [F.col(name).isNull() for name in (FAILED, DROPPED) if name in frame.columns]
     return reduce(and_, marks, F.lit(True))
 
@@ -47,8 +47,8 @@ _ROOTED = "rooted"  # rows that have a root
 class Rooting:
     """Counts and checks the roots of the rows in a stage's output while the rows are written.
 
-    The counts wait for the action. This class is for rows after the last tracked stage, which have
-    no roots; its subclasses are for the others.
+    Counts are available after Spark's action. This base class is for rows without roots, after the
+    last tracked stage.
 
     ``wrote``: witness of the rows, and of the columns that identify each row's input row.
     """
@@ -57,20 +57,20 @@ class Rooting:
         self.wrote = Witness()
 
     def watch(self, frame: DataFrame) -> DataFrame:
-        """Return the same frame, observed when it is next executed."""
+        """Return the same frame, whose next execution is observed."""
         return self.wrote.watch(frame)
 
     def check(self) -> None:
-        """Raise StageError if a row that was written has an anchor that cannot be."""
+        """Raise StageError if a row was written with an invalid anchor."""
 
     @property
     def anchors(self) -> int:
-        """Number of anchors that the rows have, approximately."""
+        """Approximate number of anchors of the rows."""
         return 0
 
     @property
     def edges(self) -> int:
-        """Number of edges from the rows that go on to one consumer."""
+        """Number of edges to one consumer, from the rows that go on."""
         return 0
 
 
@@ -108,7 +108,7 @@ class OneRoot(Rooting):
 
 
 class OptionalRoot(OneRoot):
-    """Counts rows that each come from one record. It may be untracked: such a row has no root."""
+    """Counts rows that come from at most one record. Rows of untracked records have no root."""
 
     def check(self) -> None:
         """Accept all rows."""
@@ -124,8 +124,8 @@ class OptionalRoot(OneRoot):
 
 
 class Roots(Rooting):
-    """A row may come from several records, in and downstream of whole stages. Remembers one
-    whose anchors cannot be.
+    """Counts and checks rows that may come from several records: those of whole stages, and
+    downstream of them. Remembers a row with invalid anchors.
     """
 
     def __init__(self, step: StageStep, max_anchors: int):
@@ -134,7 +134,7 @@ class Roots(Rooting):
         self._observation = Observation(str(uuid4()))
 
     def watch(self, frame: DataFrame) -> DataFrame:
-        """Return the same frame, with its column ``ANCHORS`` observed when it is next executed."""
+        """Return the same frame, whose column ``ANCHORS`` is observed in its next execution."""
         roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
         # A bare row comes from no record, or in part from an unknown one.
         anchors = F.col(ANCHORS)

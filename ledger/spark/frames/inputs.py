@@ -38,7 +38,9 @@ def input_rows(job: Job, run: OpenedRun) -> DataFrame:
 
 
 def input_frames(job: Job, run: OpenedRun) -> Mapping[str, DataFrame]:
-    """Return the rows of each of the run's inputs, as ``input_rows``; of several with ``INPUT``."""
+    """Return the rows of each of the run's inputs, as ``input_rows``. If there are several inputs,
+    the rows also have ``INPUT``.
+    """
     return named_inputs(
         {
             name: job.on_read(run.step, delivered_rows(job, read))
@@ -48,7 +50,9 @@ def input_frames(job: Job, run: OpenedRun) -> Mapping[str, DataFrame]:
 
 
 def named_inputs(frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-    """Return rows of a stage's inputs, by name; of several with ``INPUT``."""
+    """Return the rows of a stage's inputs, by name. If there are several inputs, the rows also have
+    ``INPUT``.
+    """
     if len(frames) == 1:
         return frames
     return {name: frame.withColumn(INPUT, F.lit(name)) for name, frame in frames.items()}

@@ -18,7 +18,7 @@ _ESCAPED = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""  # Spark writes three bytes f
 
 
 def _fault(name: str) -> Column:
-    """Return why the text of a row makes no folder; null where it makes one."""
+    """Return why a text cannot be the name of a partition folder; null if it can."""
     text = F.col(f"`{name}`").cast("string")
     bytes_, escaped = F.octet_length(text), F.regexp_count(text, F.lit(_ESCAPED))
     room = _MOST_BYTES - len(re.sub(_ESCAPED, "%00", name).encode()) - len("=")
@@ -48,20 +48,22 @@ def _fault(name: str) -> Column:
 
 
 def _reason(rows: DataFrame, step: SinkStep) -> Column:
-    """Return why a row makes no folder; null where it makes one."""
+    """Return why a row has no valid partition folder; null if it has one."""
     return F.coalesce(*map(_fault, _texts(rows, step)), F.lit(None).cast("string"))
 
 
 def placeable(rows: DataFrame, step: SinkStep) -> DataFrame:
-    """Return the rows with null in place of a text of which no folder can be made: for one such
-    text a writer would fail with all rows.
+    """Return the rows with each text that cannot be a folder's name replaced by null. A single such
+    text would make the writer fail for all rows.
     """
     texts = {name: F.when(_fault(name).isNull(), F.col(f"`{name}`")) for name in _texts(rows, step)}
     return rows.withColumns(texts) if texts else rows
 
 
 def counting_misplaced(step: SinkStep) -> Mapping[str, Callable[[DataFrame], Column]]:
-    """Return a count for a sink's witness, by name: the rows that make no folder."""
+    """Return, by name, the count that a sink's witness needs: the rows without a valid partition
+    folder.
+    """
     if not step.sink.partition_by:
         return {}
     return {_MISPLACED: lambda rows: F.count(_reason(rows, step))}

@@ -40,7 +40,7 @@ class Refused:
     roots: DataFrame
 
     def fails(self) -> Fails:
-        """Return the records as the ledger takes them."""
+        """Return the records in the kernel's form."""
         table = self.roots.toArrow()
         shared = table[SHARED].combine_chunks() if SHARED in table.column_names else None
         return refused(table[ROOT].to_numpy(), table[FAILED].combine_chunks(), shared)
@@ -62,8 +62,8 @@ def staged_rows(job: Job, delivery: Delivery, schema: StructType) -> DataFrame:
 def plan_of(
     step: SinkStep, publisher: Publisher, rows: DataFrame, delivery: Delivery | None = None
 ) -> SinkPlan:
-    """Return the plan of a sink for these rows. Raises StageError with its problems. A place that
-    does not answer is asked again.
+    """Return the sink's plan for these rows. Retries a sink that does not answer. Raises StageError
+    with the plan's problems.
     """
     schema = to_arrow_schema(rows.select(*user_columns(rows)).schema)
     return persist(partial(planned, step.sink.place, publisher, schema, delivery))

@@ -21,8 +21,9 @@ WithFunction = CombineStep | StageStep | StateStep
 
 
 def side_inputs(job: Job, batch: Batch, step: WithFunction) -> dict[str, Any]:
-    """Return what the step's function asks for beside its inputs, by the name of its parameter.
-    Raises InputError for a reference without rows that must have some."""
+    """Return the keyword arguments of the step's function: references, and the run's parameters.
+    Raises InputError for an empty reference that must have rows.
+    """
     references = {
         name: read_reference(job.spark, job.settings, batch.interval, name, reference)
         for name, reference in job.pipeline.references(step).items()
@@ -33,14 +34,12 @@ def side_inputs(job: Job, batch: Batch, step: WithFunction) -> dict[str, Any]:
 def keyword_arguments(
     step: WithFunction, references: Mapping[str, DataFrame], params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return these references, and the parameters of the run if the step's function asks for
-    them.
-    """
+    """Return these references and, if the step's function asks for them, the run's parameters."""
     return {**references, **({PARAMS: dict(params)} if asks_for_params(step) else {})}
 
 
 def asks_for_params(step: WithFunction) -> bool:
-    """Whether the step's function has a keyword-only parameter for those of the run."""
+    """Return whether the step's function has a keyword-only parameter ``params``."""
     if step.function is None:
         return False
     asked = signature(step.function).parameters.get(PARAMS)

@@ -22,13 +22,13 @@ MOST_FILES_COMPARED = 64
 
 
 def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
-    """Return a frame of values that the driver has. Even without rows it has their types."""
+    """Return a frame of columns in the driver's memory. It has their types even without rows."""
     table = pa.table(dict(columns))
     return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 
 def local_numbers(spark: SparkSession, name: str, values: Sequence[int]) -> DataFrame:
-    """Return a frame of one column of longs that the driver has, as ``local_rows`` does."""
+    """Return a frame of one column ``name`` of longs in the driver's memory."""
     return local_rows(spark, {name: pa.array(values, pa.int64())})
 
 
@@ -42,7 +42,9 @@ def read_files(spark: SparkSession, manifest: Manifest) -> DataFrame:
 
 
 def positioned(spark: SparkSession, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:
-    """Return the rows of ``read_files``, with each row's position + ``offset`` as ``name``."""
+    """Return the rows of ``read_files``, with a column ``name``: each row's position +
+    ``offset``.
+    """
     return with_position(read_files(spark, manifest), manifest, name, offset)
 
 

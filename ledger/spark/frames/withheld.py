@@ -15,7 +15,7 @@ from ledger.store.queries import batches, publications, runs
 
 
 class Withheld:
-    """Rows of a batch that one sink does not publish: those of some ``roots``."""
+    """Rows of a batch that one sink does not publish: the rows of some ``roots``."""
 
     def __init__(self, job: Job, roots: Sequence[int]):
         self._roots = local_numbers(job.spark, ROOT, roots) if roots else None

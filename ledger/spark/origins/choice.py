@@ -52,7 +52,9 @@ _SEPARATOR = "\x1f"
 
 @dataclass(frozen=True)
 class Origin(ABC):
-    """The place that the records of one run of a source come from. ``reader``: reads the source."""
+    """The place from which one run of a source reads its records. ``reader``: the reader of the
+    source.
+    """
 
     job: Job
     run: OpenedRun
@@ -61,15 +63,15 @@ class Origin(ABC):
 
     @property
     def track(self) -> str | None:
-        """The expression that selects the records to track. None: all, as in a replay, because a
-        record that is not tracked cannot fail.
+        """SQL expression that selects the records to track. None: all records, as in a replay,
+        because an untracked record cannot fail.
         """
         return None if self.run.batch.kind is BatchKind.REPLAY else self.step.track
 
     @abstractmethod
     def read(self) -> DataFrame:
-        """Return the records, none dropped, as ``SourceReader.records`` has them; in a replay with
-        ``MESSAGE``. Lazy.
+        """Return all records, as ``SourceReader.records`` does; in a replay with ``MESSAGE``.
+        Lazy.
         """
 
     def write(self, snapshot: Snapshot) -> None:
@@ -77,16 +79,18 @@ class Origin(ABC):
         snapshot.write(self.read())
 
     def check(self, snapshot: Snapshot) -> None:
-        """Raise InputError unless the snapshot has all that was there to read."""
+        """Raise InputError unless the snapshot has all records that could be read."""
         return  # what was stored once is complete
 
     def complete(self, connection: Connection) -> None:
-        """The last act of the commit's transaction."""
+        """Finish the run, at the end of the commit's transaction."""
         return
 
 
 def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> Origin:
-    """Return the origin of the records in a run of a source. ``reader``: reads that source."""
+    """Return the origin of the records in a run of a source. ``reader``: the reader of that
+    source.
+    """
     batch = run.batch
     if batch.kind is not BatchKind.REPLAY:
         claim = job.database.transact(lambda c: claim_of(c, batch.batch_id, step.name))
@@ -108,7 +112,7 @@ def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) 
 
 @dataclass(frozen=True)
 class FromClaim(Origin):
-    """Records that the batch has claimed of its source."""
+    """Records that the batch has claimed from its source."""
 
     claim: Claim
 
@@ -138,18 +142,18 @@ class FromClaim(Origin):
 
     @cached_property
     def _claimed(self) -> Claim:
-        """The claim with its files as they were before they were read."""
+        """Return the claim, with its files as they were before they were read."""
         return replace(self.claim, files=tuple(require_unchanged(self.step.name, self.claim.files)))
 
 
 @dataclass(frozen=True)
 class FromRecords(Origin):
-    """Only the records that a replay has claimed. ``emits``: the runs that read them last."""
+    """Only the records that a replay has claimed. ``emits``: the runs that last read them."""
 
     emits: Sequence[EmittedRecords]
 
     def read(self) -> DataFrame:
-        """Return the records as they were read last, parsed again."""
+        """Return the records as they were last read, parsed again."""
         again = map(self.reader.parse_again, self.stored())
         return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), again)
 
@@ -284,9 +288,10 @@ class FromSource(FromRecords):
 
 
 def _typed(name: str, kind: DataType, options: Mapping[str, str]) -> Column:
-    """Return the value that the text of a key's column stands for; null if it stands for none.
+    """Return the value of a key's text in the type of its column; null if the text has no such
+    value.
 
-    In a record that did not parse a date is written as in its file, in others as ISO 8601.
+    Dates of a record that did not parse are written as in its file, others as ISO 8601.
     """
     text = F.col(f"`{name}`")
     if isinstance(kind, NESTED):

@@ -17,8 +17,8 @@ _WHOLE = {**SNAPSHOT, "maxRecordsPerFile": "0"}  # a block's records lie in one 
 
 
 class Snapshot:
-    """Writes records to the folder of one run. ``track``: which of them are tracked, an
-    expression; None: all.
+    """Writes records to the folder of one run. ``track``: SQL expression that selects the tracked
+    records; None: all records.
     """
 
     def __init__(self, folder: str, track: str | None):
@@ -28,12 +28,12 @@ class Snapshot:
         self._written: WrittenFiles | None = None
 
     def written_by(self, reader: SourceReader, claim: Claim) -> bool:
-        """Let a source's reader write its records; whether it has."""
+        """Let the source's reader write its records itself. Return whether it did."""
         self._written = reader.write(claim, self.folder)
         return self._written is not None
 
     def write(self, records: DataFrame) -> None:
-        """Write the records, the untracked ones after the others."""
+        """Write the records. Untracked records come last."""
         watched = self._witness.watch(records)
         if self._track is None:
             write_files(watched, self.folder, _WHOLE)
@@ -61,11 +61,15 @@ class Snapshot:
         return self._witness.failed if self._written is None else self._written.failed
 
     def manifest(self) -> Manifest:
-        """The files of the snapshot; of those that a reader wrote the ones that count."""
+        """Return the files of the snapshot. If a reader wrote them, only its reported files
+        count.
+        """
         names = None if self._written is None else frozenset(self._written.names)
         return take_manifest(self.folder, names)
 
 
 def is_tracked(track: str) -> Column:
-    """Whether a record is tracked: it failed, or does not contradict the expression ``track``."""
+    """Return whether a record is tracked: it did not parse, or the expression ``track`` is not
+    false for it.
+    """
     return F.col(ERROR).isNotNull() | F.coalesce(F.expr(track), F.lit(True))

@@ -19,7 +19,7 @@ from ledger.store.queries import publications
 
 
 def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
-    """Run a combine for the family of the run's batch and commit it. Return what was recorded."""
+    """Run a combine for the family of the run's batch, and commit it. Return the run's record."""
     read = Witness()
     frames = [acked_rows(job, run.batch.original_id, name, step.name) for name in step.inputs]
     arguments = side_inputs(job, run.batch, step)
@@ -34,8 +34,8 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
 
 
 def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
-    """Stage the result of a combine for a sink, and decide in the same commit that it is published:
-    there is nothing to withhold.
+    """Stage the result of a combine for a sink. The same commit decides its publication, because
+    nothing has to be withheld.
     """
     rows = delivered_rows(job, run.input_run)
     manifest = stage_result(job, run, step, rows.select(*user_columns(rows)), "family")

@@ -20,12 +20,11 @@ from ledger.store.queries.runs import Emit
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
-    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not notified yet, and return
-    their names. Call ``commit`` of those that have it, for every range that is committed whole.
+    """Call ``on_ack`` and ``on_fail`` of the batch's sources that have not been notified yet, and
+    return their names. Call ``commit`` for every range that is committed as a whole.
 
-    A source is noted as notified after its calls have returned, so each is called at least once.
-    Raises NotReadyError unless the batch is settled, superseded since or not, and whatever a
-    call raises.
+    A source counts as notified after its calls have returned, so each call is made at least once.
+    Raises NotReadyError unless the batch is settled or superseded, and any error of a call.
     """
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
     if not batch.status.decided:
@@ -63,8 +62,8 @@ def _commit_ranges(job: Job, step: SourceStep) -> None:
 
 
 def _notify(job: Job, step: SourceStep, emit: Emit) -> None:
-    """Call ``on_ack`` with the messages of an emit that were acked, ``on_fail`` with those that
-    failed, with step and reason.
+    """Call ``on_ack`` with the acked messages of an emit, and ``on_fail`` with the failed messages,
+    with step and reason.
     """
     messages = _messages(job, emit)
     rows = job.database.transact(lambda c: publications.failed_roots(c, emit.batch_id))

@@ -15,9 +15,10 @@ _NO_ROW = -1
 
 
 class RowMark(NamedTuple):
-    """Stands where a record has no row: for one that it dropped, or for all if it failed.
+    """Mark in place of a row: a drop of a record, or the failure of a record.
 
-    ``record``: its number in the batch; ``before``: how many rows of the batch precede the mark.
+    ``record``: the record's number in the batch.
+    ``before``: the number of the batch's rows before the mark.
     """
 
     record: int
@@ -30,10 +31,10 @@ class RowMark(NamedTuple):
 class RowLayout:
     """The order of rows and marks in an output of ``length``.
 
-    ``records``: for each place in the output the number of its record; None if each record has one
-    row and no more.
-    ``rows``: for each place the number of its row, negative for the next of ``marks``; None without
-    marks.
+    ``records``: for each place in the output, the number of its record. None: each record has
+    exactly one row.
+    ``rows``: for each place, the number of its row, or a negative number for the next mark. None:
+    there are no marks.
     """
 
     length: int
@@ -42,21 +43,25 @@ class RowLayout:
     marks: Sequence[RowMark] = ()
 
     def of_records(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return columns with a value for each record, repeated for each of its rows and marks."""
+        """Spread columns with a value per record over the output: each value is repeated for the
+        record's rows and marks.
+        """
         if self.records is None:
             return list(columns)
         numbers = pa.array(self.records)
         return [column.take(numbers) for column in columns]
 
     def of_rows(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return columns with a value for each row; null where there is a mark."""
+        """Spread columns with a value per row over the output. Marks get null."""
         if self.rows is None:
             return list(columns)
         numbers = pa.array(self.rows, mask=self.rows == _NO_ROW)
         return [column.take(numbers) for column in columns]
 
     def reasons(self, failed: bool) -> pa.Array:
-        """Return the reasons of the records that failed, or else of the drops; null elsewhere."""
+        """Return the reasons in a column of the output: of failures if ``failed``, else of drops;
+        null elsewhere.
+        """
         if self.rows is None or all(mark.failed is not failed for mark in self.marks):
             return pa.nulls(self.length, pa.string())
         texts = {reason: as_reason(reason) for reason in {mark.reason for mark in self.marks}}
@@ -69,11 +74,12 @@ class RowLayout:
 
 
 class RecordOutput:
-    """The rows and marks of a batch's records, which end one after the other.
+    """The rows and marks of a batch of records, added record by record.
 
-    ``values``: of all rows in one list, ``width`` values a row; ``ends``: its length at the end of
-    each record. A flat list costs less than a tuple a row, and a slice of it is a column.
-    ``one_each``: whether each record so far has one row.
+    ``values``: the values of all rows in one list, ``width`` values per row. That costs less than a
+    tuple per row, and a slice of it is a column.
+    ``ends``: the length of ``values`` at the end of each record.
+    ``one_each``: whether each record so far has exactly one row.
     """
 
     def __init__(self, width: int):
@@ -88,25 +94,25 @@ class RecordOutput:
         return [self.values[place :: self._width] for place in range(count)]
 
     def drop(self, reason: str) -> None:
-        """Note a drop of the record that has not ended."""
+        """Add a drop of the current record."""
         self._mark(reason, failed=False)
 
     def fail(self, reason: str) -> None:
-        """Discard the rows and drops of the record that has not ended: it failed."""
+        """Mark the current record as failed, and discard its rows and drops."""
         del self.values[self.ends[-1] if self.ends else 0 :]
         while self.has_drop():
             self.marks.pop()
         self._mark(reason, failed=True)
 
     def has_drop(self) -> bool:
-        """Whether the record that has not ended has a drop."""
+        """Return whether the current record has a drop."""
         return bool(self.marks) and self.marks[-1].record == len(self.ends)
 
     def layout(self, misfits: Mapping[int, str]) -> RowLayout:
         """Return the order of rows and marks in the output.
 
-        ``misfits``: reasons by the number of the row; a record fails with the first of its rows'
-        reasons.
+        ``misfits``: reasons by the number of the row. A record with such rows fails with the first
+        reason.
         """
         whole = not self.marks and not misfits
         if whole and self.one_each:

@@ -31,10 +31,11 @@ Row = tuple[Any, ...]
 
 
 class Taking:
-    """Takes what is yielded as it is at that time: ``width`` values, in the schema's order.
+    """Copies a yielded item into ``width`` values in the schema's order, so that later changes by
+    the generator have no effect.
 
-    What the generator changes later, in the same dict or in a list of it, is another matter.
-    ``row``: takes them from a dict of as many columns as the schema has; KeyError if it has others.
+    ``row``: takes the values of a dict with as many columns as the schema. Raises KeyError for
+    other columns.
     """
 
     def __init__(self, schema: T.StructType):
@@ -167,7 +168,9 @@ def _dicts(names: list[str], columns: list[list[Any]]) -> list[Record]:
 
 
 def _failure(exc: Exception) -> str:
-    """Return why a record failed: its author's words, or the class and text of another error."""
+    """Return the reason of a record's failure: the text of FailedRecord, or class and text of
+    another error.
+    """
     try:
         text = str(exc)
     except Exception:  # a user's own __str__

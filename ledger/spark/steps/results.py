@@ -26,7 +26,9 @@ def result_of(
     frames: Sequence[DataFrame | None],
     arguments: Mapping[str, Any],
 ) -> DataFrame:
-    """Call the function of a combine or a state. Raises StageError if it returns no frame."""
+    """Call the function of a combine or a state, and return its result. Raises StageError if it is
+    not a frame.
+    """
     rows = function(*frames, **arguments)
     check_frame(step, rows)
     assert isinstance(rows, DataFrame)
@@ -34,7 +36,7 @@ def result_of(
 
 
 def store_result(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
-    """Write the user's columns of the rows as the run's own files."""
+    """Write the user's columns of the rows to the run's own files."""
     wrote, folder = Witness(), job.folder(run)
     write_files(wrote.watch(rows.select(*user_columns(rows))), folder, STORED)
     manifest = take_manifest(folder)
@@ -51,8 +53,10 @@ def stage_result(
 ) -> Manifest:
     """Stage all rows of a result for a sink.
 
-    Raises StageError if the sink's place does not take their columns, or one of the rows, or if two
-    rows have one key of the sink. ``of``: whose earlier result they replace.
+    ``of``: ``family`` or ``pipeline``, whose earlier result these rows replace.
+
+    Raises StageError if the sink does not take the columns or one of the rows, or if two rows have
+    the same key.
     """
     publisher = job.publisher(step)
     plan_of(step, publisher, rows)

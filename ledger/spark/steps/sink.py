@@ -22,10 +22,9 @@ from ledger.store.queries import publications
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
-    """Run one sink of one batch and commit it. Return what was recorded.
+    """Stage the rows of one sink of one batch, and commit the run. Return the run's record.
 
-    Its rows are staged. The settlement decides that they are published, or with ``at_least_once``
-    this commit does.
+    The settlement decides the publication of the rows; with ``at_least_once`` this commit does.
     """
     rows = input_rows(job, run)
     publisher = job.publisher(step)

@@ -26,7 +26,7 @@ from ledger.store.queries import batches
 
 
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
-    """Emit one source of one batch and commit it. Return what was recorded."""
+    """Emit one source of one batch, and commit the run. Return the run's record."""
     reader = source_reader(job.spark, job.pipeline, step)
     masks = _redaction(job.pipeline).hides_text(reader.schema.names, step.source.layout)
     run = replace(run, masks=masks)
@@ -80,7 +80,9 @@ def _redaction(pipeline: Pipeline) -> Redaction:
 
 @contextmanager
 def reading(reader: SourceReader) -> Iterator[None]:
-    """Translate errors of reading, from planning or running, to errors that name the file."""
+    """Translate errors of reading a source in this block, from planning or running, to errors that
+    name the file.
+    """
     try:
         yield
     except SPARK_ERRORS as exc:

@@ -43,7 +43,7 @@ _MARKS = [T.StructField(FAILED, T.StringType()), T.StructField(DROPPED, T.String
 
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
-    """Run one stage of one batch and commit it. Return what was recorded."""
+    """Run one stage of one batch, and commit the run. Return the run's record."""
     frames = input_frames(job, run)
     arguments = side_inputs(job, run.batch, step)
     output = stage_output(job.pipeline, step, frames, arguments)
@@ -73,10 +73,11 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
 
 @dataclass(frozen=True)
 class StageOutput:
-    """Rows that a stage writes, with the anchor as columns that store well.
+    """The output of a stage, with the anchor in columns as they are stored.
 
-    ``gathering``: operations of its plan whose rows depend on which other rows there are.
-    ``followed``: what it was carried through; None: the function returned its anchors by hand.
+    ``gathering``: operations of the plan whose rows depend on which other rows there are.
+    ``followed``: the plan through which anchors were carried. None: the function returned its
+    anchors by hand.
     """
 
     rows: DataFrame
@@ -92,9 +93,11 @@ def stage_output(
 ) -> StageOutput:
     """Call a stage's function, and return its output.
 
-    ``frames``: as of ``input_frames``; ``arguments``: as of ``side_inputs``. Frames of a Spark
-    Connect server have no plan here, so there a function returns its anchors by hand. Raises
-    StageError if the output cannot be tracked.
+    ``frames``: the inputs, from ``input_frames``.
+    ``arguments``: the keyword arguments, from ``side_inputs``.
+
+    Frames of a Spark Connect server have no plan here, so functions return their anchors by hand.
+    Raises StageError if the output cannot be tracked.
     """
     if not pipeline.graph.tracks(step.name):
         inputs = [rows.select(*user_columns(rows)) for rows in frames.values()]
@@ -236,7 +239,9 @@ def _unanchored(step: StageStep, frame: object, marks: list[Mark]) -> DataFrame:
 
 
 def _output_and_marks(step: StageStep, result: object) -> tuple[DataFrame, list[Mark]]:
-    """Return the output of a stage, which is checked later, and the marks beside it."""
+    """Split the result of a stage into its output, which is checked later, and its marks. Raises
+    StageError for marks that are not allowed.
+    """
     if not isinstance(result, tuple):
         return result, []  # type: ignore[return-value]
     output, *marks = result
@@ -255,8 +260,9 @@ def _output_and_marks(step: StageStep, result: object) -> tuple[DataFrame, list[
 
 
 def _reason(reason: Column) -> Column:
-    """Return a reason that a stage's author gives as it is stored: as a quote, because it may have
-    any value in it. An empty one, of acked rows, stays."""
+    """Return a reason from a stage's author as it is stored: marked as a quote, because it may
+    contain any value. An empty reason, of acked rows, is unchanged.
+    """
     return F.when(reason != "", quote_of(reason)).otherwise(reason)
 
 

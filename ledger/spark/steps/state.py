@@ -19,8 +19,8 @@ from ledger.storage.manifest import Manifest
 
 
 def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
-    """Compute the state of one batch, stage it for its sinks, and commit all of it. Return what was
-    recorded.
+    """Compute the state of one batch, stage it for its sinks, and commit all of it. Return the
+    run's record.
     """
     read = not_acked(job, opened.run.batch.batch_id)
     acked = read.keep(delivered_rows(job, opened.run.input_run))
@@ -32,7 +32,7 @@ def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
 
 
 def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame) -> Record:
-    """Call a function of the previous state and the batch, whose result is the new state."""
+    """Compute the new state by a function of the previous state and the batch."""
     assert step.function is not None
     state = None
     if opened.previous is not None:
@@ -50,7 +50,7 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
 def _run_hooks(
     job: Job, opened: StateRun, step: StateStep, hooks: StatefulStage, batch: DataFrame
 ) -> Record:
-    """Call the hooks of an object that keeps the state by itself."""
+    """Compute the new state by the hooks of an object that keeps the state itself."""
     committed = None if opened.previous is None else opened.previous.snapshot
     if opened.after_failure:
         hooks.roll_back(committed)
@@ -83,7 +83,7 @@ def _stored(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
 
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
-    """Stage the rows of a state for a sink."""
+    """Stage the rows of a state for the sink of ``run``, and return the sink's output."""
     sink, rows = job.pipeline.sink_named(run.step), read_files(job.spark, state)
     staged = stage_result(job, run, sink, rows, "pipeline")
     record = Record(input_rows=state.rows, output_rows=staged.rows)

@@ -49,10 +49,10 @@ class _StagedRun:
 
 
 def withhold(job: Job, batch_id: int) -> list[str]:
-    """Make the decided publications of a batch's family ready, and return their sinks.
+    """Stage again, without the rows of failed records, the publications of a batch's family that
+    are decided and not ready. Return the names of their sinks.
 
-    Repeating it is harmless. An error of one sink does not stop the others; it is raised at the
-    end.
+    Safe to repeat. An error of one sink does not stop the others; it is raised at the end.
     """
     candidates = job.database.transact(lambda c: publications.pending(c, batch_id))
     rows = [row for row in candidates if not row.ready]
@@ -73,7 +73,9 @@ def withhold(job: Job, batch_id: int) -> list[str]:
 
 
 def _make_ready(job: Job, row: PendingPublication) -> None:
-    """Stage a sink's delivery without the rows to be withheld, and record its files."""
+    """Write the files of one publication without the rows to be withheld, and record them in the
+    ledger.
+    """
     step = job.pipeline.sink_named(row.sink)
     publisher = job.publisher(step)
     hidden = withheld(job, row.batch_id, step.name)
@@ -147,8 +149,8 @@ def _without_duplicates(job: Job, staged: _StagedRun, rows: DataFrame) -> DataFr
 
 
 def _below(folder: str, path: str) -> str:
-    """Return a file's path below the folder that it was staged in, whatever the form of the URL
-    before it.
+    """Return a file's path relative to the folder that it was staged in, whatever the form of its
+    URL.
     """
     mark = "/".join(folder.rsplit("/", 2)[-2:])
     return path.rsplit(f"/{mark}/", 1)[-1]

@@ -41,9 +41,9 @@ def by_person(connection: Connection, batch_id: int) -> dict[str, int]:
 
 
 def accept(connection: Connection, original_id: int, by: str, reason: str) -> int:
-    """Accept the quarantined records of a family that are not accepted yet, and return how many. A
-    record is accepted with its last failed attempt: if it is quarantined again after another
-    attempt, it is not accepted.
+    """Accept the quarantined records of a family that are not accepted yet, and return their
+    number. The acceptance belongs to a record's last failed attempt: a record that is quarantined
+    again after another attempt is not accepted.
     """
     statement = text("""
         WITH due AS (

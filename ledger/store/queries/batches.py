@@ -294,10 +294,8 @@ def set_notified(connection: Connection, batch_id: int, source: str) -> None:
 
 
 def any_to_follow(connection: Connection) -> bool:
-    """Return whether there is a batch that sweeps look at.
-
-    PostgreSQL takes longer to plan a question about such batches than to answer it, the more so
-    with the statistics of a long history.
+    """Return whether any batch has follow-ups that sweeps must look at. Planning the full query
+    takes PostgreSQL longer than this check.
     """
     statement = text(
         "SELECT EXISTS (SELECT FROM batch WHERE followed_at IS NULL AND status <> 'abandoned')"
@@ -361,7 +359,9 @@ def move_batch(
     before: BatchStatus,
     after: BatchStatus,
 ) -> None:
-    """Change the status of a batch. Raises NotReadyError if its status is not in ``before``."""
+    """Change the status of a batch from ``before`` to ``after``. Raises NotReadyError if its status
+    is no longer ``before``.
+    """
     assert after in BATCH_TRANSITIONS[before], (before, after)
     statement = text("""
         UPDATE batch SET status = :after, held_for = NULL, held_reason = NULL,

@@ -22,9 +22,7 @@ AND (SELECT true FROM pending_follow_up f WHERE f.batch_id = d.batch_id LIMIT 1)
 
 
 def pending(connection: Connection, batch_id: int, follow_ups: Sequence[str]) -> dict[str, int]:
-    """Return in how many steps of a batch each of these follow-ups is pending, without those that
-    are not.
-    """
+    """Return, for each of these follow-ups that is pending in a batch, in how many steps it is."""
     statement = text("""
         SELECT follow_up, count(*) AS steps FROM pending_follow_up
         WHERE batch_id = :id AND follow_up = ANY(:follow_ups) GROUP BY 1

@@ -22,9 +22,9 @@ LONGEST = "20s"  # of a search
 class ListedBatch(Counts):
     """A batch with its pipeline's policy.
 
-    ``unpublished``: whether something of it has yet to be published.
-    ``failed_at_settlement``: number of records.
-    ``replaced_by``: the batch that reads its interval instead.
+    ``unpublished``: whether some of its rows are not published yet.
+    ``failed_at_settlement``: the number of records.
+    ``replaced_by``: the batch that has read its interval instead.
     """
 
     allow_failed: float

@@ -120,8 +120,8 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
 
 
 def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
-    """Keep content, except of messages whose content is kept or forgotten, and return for how many
-    messages. Columns as in ``Payload``.
+    """Insert content of failed records, and return the number of inserted rows. A message whose
+    content is already stored, or was forgotten, is skipped. Columns as in ``Payload``.
     """
     copy_content(connection, rows)
     statement = text(
@@ -131,8 +131,9 @@ def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
-    """Replace kept content by that of a later attempt, and return for how many messages. Content
-    that is forgotten, or of the same attempt or a later one, stays. Columns as in ``Payload``.
+    """Replace stored content by the content of a later attempt, and return the number of rows.
+    Content that was forgotten, or is of the same or a later attempt, stays. Columns as in
+    ``Payload``.
     """
     copy_content(connection, rows)
     statement = text("""

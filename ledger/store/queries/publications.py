@@ -45,10 +45,10 @@ ON CONFLICT DO NOTHING
 
 @dataclass(frozen=True)
 class PendingPublication:
-    """A publication of a sink's run that is decided and not carried out.
+    """A publication of a sink's run that is decided, but not yet carried out.
 
-    ``folder``, ``files``: the rows to publish; None: exactly what the run has staged.
-    ``input_run_id``: the run that the sink's run read.
+    ``folder``, ``files``: the rows to publish. None: exactly the rows that the run has staged.
+    ``input_run_id``: the run that the sink's run has read.
     """
 
     batch_id: int

@@ -55,9 +55,9 @@ COPY settling (root_id, residue, step, cause, producers, emitted_edges, acked_ed
 
 @dataclass(frozen=True)
 class CommittedRun:
-    """A run that counts.
+    """A committed run of a batch that counts.
 
-    ``root_files``: the folder of its changes to each root; None: it noted none.
+    ``root_files``: the folder of its deltas by root; None if it recorded none.
     ``acks_proved``: whether the run of a sink proved that it took each row of its input once.
     """
 
@@ -68,8 +68,8 @@ class CommittedRun:
 
 
 def uneven_spans(connection: Connection, batch_id: int) -> Longs:
-    """Return the first roots of the spans that are not even over all committed runs, or in which
-    one of these runs failed a root; in order.
+    """Return the first roots of the spans that are not balanced over all committed runs, or in
+    which one of these runs failed a root. Sorted.
     """
     (spans,) = _copied(connection, _UNEVEN, {"id": batch_id}, 1)
     return np.sort(spans)

@@ -17,8 +17,8 @@ from ledger.store.queries.rows import all_of, one_of
 
 @dataclass(frozen=True)
 class Run:
-    """One row of ``step_run``. Instants are UTC. ``emitted``: the roots of a source's run, as long
-    as that run counts.
+    """One row of ``step_run``. Times are in UTC. ``emitted``: the roots of a source's run, while it
+    is the run that counts.
     """
 
     step_run_id: int
@@ -36,7 +36,7 @@ class Run:
     emitted: RootRange | None
 
     def holds_its_step(self, now: datetime) -> bool:
-        """Return whether an older attempt has to stay away, because this run has done the step, or
+        """Return whether an older attempt must not run the step, because this run has done it, or
         its driver is alive.
         """
         if self.state is RunState.RUNNING:
@@ -261,9 +261,10 @@ def insert_drops(
     drops: Mapping[str, int],
     dropped_at: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Insert the counts of inputs that the run acked without an output, by reason.
+    """Insert how many inputs the run acked without an output, by reason.
 
-    ``dropped_at``: by reason, the ``operation`` and ``place`` of those that an operation dropped.
+    ``dropped_at``: the ``operation`` and ``place`` of the reasons that come from an operation of a
+    stage.
     """
     if drops:
         statement = text("""

@@ -10,13 +10,12 @@ from ledger.errors import MASK
 
 
 def tune(connection: Connection) -> None:
-    """Plan for large sets until ``plan_as_usual``: hash in memory, never loop over rows. Joined
-    tables are restricted to the batch, or everything that the ledger ever had of them would be
-    read.
+    """Set the planner for large sets until ``plan_as_usual``: hash in memory, and no nested loops.
+    Statements must restrict joined tables to the batch, or all history would be read.
 
-    The batch's deltas and ``settling`` are newer than the planner's statistics, by which it would
-    take nested loops: naming 15,000 broken hops took 49 s with them, and takes 0.3 s with hash
-    joins.
+    The batch's deltas and ``settling`` are newer than the planner's statistics, from which it would
+    choose nested loops. Naming 15,000 broken hops took 49 s with nested loops, and takes 0.3 s with
+    hash joins.
     """
     connection.execute(text("SET LOCAL work_mem = '256MB'"))
     connection.execute(text("SET LOCAL enable_nestloop = off"))
@@ -24,7 +23,7 @@ def tune(connection: Connection) -> None:
 
 
 def plan_as_usual(connection: Connection) -> None:
-    """Plan for the few rows of a batch among those of all, in the rest of this transaction."""
+    """Reset the planner for the rest of this transaction, for the few rows of a batch among all."""
     connection.execute(text("SET LOCAL enable_nestloop TO DEFAULT"))
 
 

@@ -30,7 +30,7 @@ class LastSweep:
 
 
 def note_sweep(connection: Connection) -> None:
-    """Note that a sweep ends now."""
+    """Record that a sweep has just ended."""
     statement = text("""
         INSERT INTO last_sweep (swept_at) VALUES (clock_timestamp())
         ON CONFLICT (single) DO UPDATE SET swept_at = excluded.swept_at
@@ -150,9 +150,10 @@ def move_on(
 
 
 def unknown_runs(connection: Connection, batch_id: int, run_ids: Sequence[int]) -> list[int]:
-    """Return those of the runs that have not noted that they write for the batch.
+    """Return the ids in ``run_ids`` that no run of the batch in this ledger has recorded a folder
+    for. They may come from a ledger that was lost.
 
-    Numbers from before the numbers were moved on are left out, because they are never given again.
+    Ids before those that ``move_on`` skipped are left out, because they are never used again.
     """
     statement = text(f"""
         SELECT stored.id FROM unnest(cast(:ids AS bigint[])) AS stored (id)
