@@ -147,7 +147,10 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
         and (run.step in sinks or _is_there(database, run.step_run_id))
     }
     asked = database.transact(lambda c: of_files(c, batch)) if there else None
-    return there if asked is None else there - steps_to_rerun(asked)
+    there -= steps_to_rerun(asked) if asked else set()
+    # A stage of a plan has no rows for one that runs again by itself.
+    broken = {run.one_plan_id for run in committed if run.step not in there} - {None}
+    return there - {run.step for run in committed if run.one_plan_id in broken}
 
 
 def _is_there(database: Database, run_id: int) -> bool:

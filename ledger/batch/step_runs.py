@@ -238,6 +238,11 @@ def _input_runs(batch: Batch, step: str, all_runs: list[Run]) -> dict[str, Run]:
                 f"{step} of batch {batch.batch_id} reads {name}, which has no committed run: run"
                 f" {name} first"
             )
+        if last := committed[name].written_by:
+            raise NotReadyError(
+                f"{step} of batch {batch.batch_id} reads {name}, whose rows were only written by"
+                f" {last}, in one plan with it: run {name} first"
+            )
     return committed
 
 

@@ -4,7 +4,7 @@ records that it emitted.
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
@@ -24,10 +24,12 @@ from ledger.core.column_names import (
     ROOT,
 )
 from ledger.deltas.edges import Edges
+from ledger.deltas.hashing import SEED, hash_longs
 from ledger.deltas.kernel import (
     Deltas,
     Fails,
     Messages,
+    fold_emitted,
     fold_output,
     fold_read,
     fold_source,
@@ -159,6 +161,32 @@ class Reading(Windowed):
             number = np.full(len(rows), self.number, np.int32)
         # An input row's position is what its reader has as parent.
         return Part(Rows(rows.root, rows.position, rows.position, number), _NOTHING)
+
+
+@dataclass(frozen=True)
+class PassedOn(Reading):
+    """Rows of a plan's input that arrived at its end. A stage within the plan acks each and emits
+    it, at the position that the row has in that input.
+
+    ``absent``: positions of the rows that did not arrive, ascending.
+    """
+
+    absent: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def fold(self, part: Part) -> Folded:
+        """Each row that arrived is acked and emitted."""
+        rows = part.rows
+        if len(self.absent):
+            rows = rows.take(~np.isin(rows.position, self.absent, kind="sort"))
+        hashes = hash_longs(rows.parent, hash_longs(rows.root, SEED))
+        return Folded(fold_emitted(rows, self.edges), Checksum.of(hashes))
+
+
+def fold_in_plan(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
+    """Return deltas of rows that a stage within a plan wrote, as ``fold_emitted``. The rows emit
+    their edges at the positions of the plan's input.
+    """
+    return fold_emitted(replace(output, position=output.parent), edges, emits_one=emits_one)
 
 
 def fold_rows_read(table: pa.Table, edges: Edges) -> Folded:

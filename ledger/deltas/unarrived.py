@@ -26,6 +26,11 @@ class UnarrivedRows:
         places = np.isin(self.position, positions)
         return UnarrivedRows(self.input, self.root[places], self.position[places])
 
+    def without(self, positions: Longs) -> "UnarrivedRows":
+        """Return those at other positions."""
+        places = ~np.isin(self.position, positions)
+        return UnarrivedRows(self.input, self.root[places], self.position[places])
+
 
 def unarrived_rows(readings: Sequence[Reading], output: Output) -> Iterator[UnarrivedRows]:
     """Yield, for each input, the rows that no output row comes from. Rows of ``output`` that are

@@ -2,15 +2,17 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from ledger.batch import recovery
 from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import resume
+from ledger.batch.one_plans import open_plan, plans_of, reject_plan
 from ledger.batch.publishing import publish
 from ledger.batch.step_runs import (
     Attempt,
@@ -28,7 +30,7 @@ from ledger.core.logs import about
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError
-from ledger.pipeline.steps import Step
+from ledger.pipeline.steps import StageStep, Step
 from ledger.spark.failures import error_text, masking, recorded, redacted, translated, unread_runs
 from ledger.spark.progress import Tasks, watching
 from ledger.storage.folders import private_output
@@ -88,7 +90,18 @@ def run_steps(
     results: list[StepResult] = []
     trying = attempt or begin(job.database)
     done = recovery.finished(job.database, job.pipeline, batch_id)
+    tried = plans_of(job.database, job.pipeline, batch_id) if job.sees_plans else []
+    plans = {plan[0].name: plan for plan in tried}
     for step in job.pipeline.steps():
+        if step.name in {result.name for result in results}:
+            continue
+        plan = plans.get(step.name, ())
+        if plan and done.isdisjoint(each.name for each in plan):
+            run = run_as_one_plan(job, batch_id, plan, trying, on_step)
+            results += run
+            if run:
+                continue
+            trying = replace(trying, attempt_id=uuid4())
         if step.name in done and done.issuperset(step.inputs):
             _log.info("batch %s: %s is committed and does not run again", batch_id, step.name)
             on_step(step.name, StepResult(step.name, None, 0.0))
@@ -97,6 +110,44 @@ def run_steps(
         on_step(step.name, None)
         results.append(run_step(job, batch_id, step.name, trying))
         on_step(step.name, results[-1])
+    return results
+
+
+def run_as_one_plan(
+    job: "Job",
+    batch_id: int,
+    steps: Sequence[StageStep],
+    attempt: Attempt,
+    on_step: Callable[[str, StepResult | None], None],
+) -> list[StepResult]:
+    """Run stages of a batch as one plan; nothing if it is rejected: then each has to run by itself,
+    as another attempt. ``on_step``: as of ``run_steps``.
+    """
+    from ledger.spark.steps.one_plan import RejectedPlanError, run_plan
+
+    names = ", ".join(step.name for step in steps)
+    started = time.monotonic()
+    plan = open_plan(job.database, batch_id, steps, attempt)
+    if plan is None:
+        return [StepResult(step.name, None, 0.0) for step in steps]
+    masks = bool(job.pipeline.redact)
+    plan = replace(plan, runs=[replace(run, masks=masks) for run in plan.runs])
+    for step in steps:
+        on_step(step.name, None)
+    try:
+        with holding_lease(job, plan.runs[0], beside=plan.runs[1:]):
+            records = run_plan(job, plan, steps)
+    except RejectedPlanError as exc:
+        reject_plan(job.database, plan, str(exc))
+        _log.warning("batch %s: %s run one by one. As one plan: %s", batch_id, names, exc)
+        return []
+    seconds = time.monotonic() - started
+    results = [
+        StepResult(run.step, record, seconds, run.run_id)
+        for run, record in zip(plan.runs, records, strict=True)
+    ]
+    for result in results:
+        on_step(result.name, result)
     return results
 
 
@@ -111,8 +162,8 @@ def holding_lease(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()
     with ExitStack() as stack:
         stack.enter_context(about(**keys_of(run)))
         on_fenced = job.on_fenced or partial(_cancel, job)
-        stack.enter_context(heartbeat(job.database, run.run_id, on_fenced))
         for step_run in runs:
+            stack.enter_context(heartbeat(job.database, step_run.run_id, on_fenced))
             stack.enter_context(private_output(job.folder(step_run)))
         try:
             for step_run in runs:

@@ -117,6 +117,28 @@ class Graph:
         sources = [self.steps[source] for source in self._sources[self.step(name).name]]
         return any(isinstance(step, SourceStep) and step.track is not None for step in sources)
 
+    def stages_in_a_row(self) -> list[tuple[StageStep, ...]]:
+        """Return the tracked stages with carried anchors and one input, in sequences: each stage is
+        the only reader of the one before it.
+        """
+        rows: dict[str, tuple[StageStep, ...]] = {}
+        for step in self.checked:
+            if not (isinstance(step, StageStep) and self._may_share_a_plan(step)):
+                continue
+            (before,) = step.inputs
+            readers = [each.name for each in self.checked if before in each.inputs]
+            rows[step.name] = (*(rows.pop(before, ()) if readers == [step.name] else ()), step)
+        return list(rows.values())
+
+    def _may_share_a_plan(self, step: StageStep) -> bool:
+        return (
+            step.carries
+            and step.acks == "on_emit"
+            and len(step.inputs) == 1
+            and self.tracks(step.name)
+            and not self.root_is_optional(step.name)
+        )
+
     @cached_property
     def _tracked(self) -> dict[str, bool]:
         return self._derived(lambda step, inputs: all(inputs) and step.keeps_anchor)

@@ -10,6 +10,7 @@ from ledger.errors import DeclarationError, suggestion
 _LIMITS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("max_replays", lambda value: value >= 0, "0 or more"),
     ("tracking", lambda value: type(value) is bool, "True or False"),
+    ("one_plan", lambda value: type(value) is bool, "True or False"),
     ("hold_above", lambda value: value is None or 0 <= value <= 1, "0 to 1, or None"),
     (
         "allow_failed",

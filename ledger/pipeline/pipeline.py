@@ -61,6 +61,8 @@ class Pipeline:
       own fault (0 to 1; None: never).
     - ``allow_failed``: a run succeeds while at most this share of records is failed or quarantined.
     - ``tracking``: False turns tracking off.
+    - ``one_plan``: False: each stage writes its rows; True: stages in one driver may run as one
+      plan, of which only the last writes its rows.
     - ``max_anchors``: one row may come from so many records.
     - ``max_pending``: so many records of a source may be undecided at once; a batch that has no
       room waits (None: no limit). An interval, and what is new for a whole stage, is never cut.
@@ -86,6 +88,7 @@ class Pipeline:
         replay_backoff: str | float | timedelta = 0,
         replay_backoff_cap: str | float | timedelta = "1d",
         tracking: bool = True,
+        one_plan: bool = True,
         max_anchors: int = 10_000,
         max_pending: int | None = None,
         auto_replay: bool = False,
@@ -107,6 +110,7 @@ class Pipeline:
         self.replay_backoff_seconds = seconds(replay_backoff)
         self.replay_backoff_cap_seconds = seconds(replay_backoff_cap)
         self.tracking = tracking
+        self.one_plan = one_plan
         self.max_anchors = max_anchors
         self.max_pending = max_pending
         self.auto_replay = auto_replay

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -78,6 +79,11 @@ class Job:
     driver_bytes: int = DRIVER_BYTES
     on_read: Callable[[str, DataFrame], DataFrame] = _unchanged
     on_write: Callable[[str, DataFrame], DataFrame] = _unchanged
+
+    @property
+    def sees_plans(self) -> bool:
+        """Whether the plans of its frames are in this process: those of Spark Connect are not."""
+        return isinstance(self.spark, SparkSession)
 
     def folder(self, run: OpenedRun) -> str:
         """Return the folder that a run writes to, and no other run."""
@@ -202,6 +208,17 @@ class Witness:
         with redirect_stdout(StringIO()) as plan:
             frame.explain()
         return self._name in plan.getvalue()
+
+    def answers(self, seconds: float) -> bool:
+        """Return whether its counts are there within so many seconds after the action has ended.
+
+        Adaptive execution may leave out what is watched: Spark 4.0 then never answers
+        (SPARK-54620).
+        """
+        waiting = Thread(target=self._metrics, name=f"observing-{self._name}", daemon=True)
+        waiting.start()
+        waiting.join(seconds)
+        return not waiting.is_alive()
 
     @property
     def rows(self) -> int:

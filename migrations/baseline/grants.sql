@@ -3,7 +3,7 @@
 -- The writer reads what statements of jobs and services read, and how far the schema is. Views for
 -- people alone, and what the owner's functions look at for it, are not among that.
 GRANT SELECT ON
-  pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
+  pipeline, declared_step, batch, batch_step, one_plan, step_run, step_run_input, step_run_file,
   step_run_drop, step_run_loss, batch_source, claimed_file, last_sweep, ledger_delta, root_fail,
   lost_root, replay_root,
   failed_message, message_claim, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
@@ -15,7 +15,7 @@ GRANT SELECT ON
 -- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
 -- functions of the owner.
 GRANT INSERT ON
-  pipeline, declared_step, batch, step_run, step_run_input, step_run_drop, step_run_loss,
+  pipeline, declared_step, batch, one_plan, step_run, step_run_input, step_run_drop, step_run_loss,
   batch_source, claimed_file, last_sweep, ledger_delta, root_fail, lost_root, replay_root,
   failed_message, message_claim, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   hold_failure, hold_sample,
@@ -34,8 +34,9 @@ GRANT UPDATE (
 GRANT UPDATE (
   state, lease_until, closed_at, failure, unread_run_ids, input_rows, output_rows, failed_rows,
   duplicate_rows, null_columns, delta_rows, delta_xor, emitted_edges, acked_edges, acks_proved, folder, files, root_files,
-  files_removed_at
+  files_removed_at, one_plan_id
 ) ON step_run TO ledger_writer;
+GRANT UPDATE (accepted, rejected) ON one_plan TO ledger_writer;
 GRANT UPDATE (
   claimed, claim_number, claim_start, claim_end, claim_records, committed_at, emit_run_id,
   first_root, roots, span, notified_at
@@ -65,7 +66,7 @@ GRANT EXECUTE ON FUNCTION
 
 -- The reader sees states, reasons and ids.
 GRANT SELECT ON
-  pipeline, declared_step, batch, batch_step, step_run, step_run_input, step_run_file,
+  pipeline, declared_step, batch, batch_step, one_plan, step_run, step_run_input, step_run_file,
   step_run_drop, step_run_loss, batch_source, claimed_file, root_counter, last_sweep, ledger_delta,
   lost_root, replay_root,
   failed_message, message_claim, manual_quarantine, acceptance, accepted_root, hold_failure,

@@ -6,7 +6,7 @@ DROP VIEW
   pending_follow_up, sink_publication, state_progress, failed_root_detail,
   quarantine, hold_preview, accepted_record;
 DROP TABLE
-  pipeline, declared_step, batch, step_run, step_run_input, step_run_drop, step_run_loss,
+  pipeline, declared_step, batch, one_plan, step_run, step_run_input, step_run_drop, step_run_loss,
   batch_source, claimed_file, root_counter, last_sweep, ledger_delta, root_fail, lost_root,
   replay_root,
   failed_message, message_claim, failed_root, failed_payload, redaction_key, manual_quarantine, acceptance, accepted_root,

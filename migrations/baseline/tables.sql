@@ -94,6 +94,7 @@ CREATE TABLE batch (
   CONSTRAINT batch_files_expired_check
     CHECK (files_expired_at IS NULL OR status IN ('settled', 'superseded', 'abandoned'))
 );
+CREATE INDEX batch_pipeline_id_idx ON batch (pipeline_id, batch_id);
 CREATE INDEX batch_family_id_idx ON batch (family_id);
 CREATE INDEX batch_status_idx ON batch (status) WHERE status IN ('open', 'held', 'abandoned');
 CREATE INDEX batch_dag_id_run_id_idx ON batch (dag_id, run_id);
@@ -235,6 +236,28 @@ COMMENT ON COLUMN batch_step.dedup_window IS
 
 -- Step runs: what each read, wrote and dropped.
 
+CREATE TABLE one_plan (
+  one_plan_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  pipeline_id bigint NOT NULL REFERENCES pipeline,
+  batch_id bigint NOT NULL REFERENCES batch,
+  steps text[] NOT NULL,
+  accepted boolean,
+  rejected text,
+  opened_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX one_plan_batch_id_idx ON one_plan (batch_id);
+CREATE INDEX one_plan_pipeline_id_idx ON one_plan (pipeline_id, one_plan_id);
+COMMENT ON TABLE one_plan IS
+  'Consecutive stages of a batch that ran as one Spark job, of which only the last wrote its rows.';
+COMMENT ON COLUMN one_plan.one_plan_id IS 'Number of the plan.';
+COMMENT ON COLUMN one_plan.pipeline_id IS 'Pipeline of the batch.';
+COMMENT ON COLUMN one_plan.batch_id IS 'Batch.';
+COMMENT ON COLUMN one_plan.steps IS 'The stages, in order.';
+COMMENT ON COLUMN one_plan.accepted IS
+  'Whether its runs committed; false: its stages ran one by one; null: it did not end.';
+COMMENT ON COLUMN one_plan.rejected IS 'Why its rows did not count; null: they did, or it did not end.';
+COMMENT ON COLUMN one_plan.opened_at IS 'When it began.';
+
 CREATE TABLE step_run (
   step_run_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   batch_id bigint NOT NULL REFERENCES batch,
@@ -262,6 +285,7 @@ CREATE TABLE step_run (
   files jsonb,
   root_files text,
   files_removed_at timestamptz,
+  one_plan_id bigint REFERENCES one_plan,
   UNIQUE (batch_id, step, attempt_id)
 );
 CREATE UNIQUE INDEX step_run_one_committed_key ON step_run (batch_id, step)
@@ -308,6 +332,9 @@ COMMENT ON COLUMN step_run.root_files IS
   'the ledger has all, or the batch is decided.';
 COMMENT ON COLUMN step_run.files_removed_at IS
   'When its files were removed, or left to the table that they are part of; null: not yet.';
+COMMENT ON COLUMN step_run.one_plan_id IS
+  'The plan that it is part of: unless it is the last, its files have only the rows that did not '
+  'arrive; null: it ran by itself.';
 
 CREATE TABLE step_run_input (
   step_run_id bigint REFERENCES step_run,

@@ -116,14 +116,15 @@ CREATE VIEW step_progress AS
 SELECT s.batch_id, p.name AS pipeline, s.number, r.step, s.kind, r.state, r.step_run_id,
        r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
        r.null_columns, extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
-       r.lease_until, r.failure
+       r.lease_until, r.failure, o.steps AS one_plan
 FROM batch_step s
 CROSS JOIN LATERAL (
   SELECT * FROM step_run n WHERE n.batch_id = s.batch_id AND n.step = s.name
   ORDER BY n.step_run_id DESC LIMIT 1
 ) r
 JOIN batch b ON b.batch_id = s.batch_id
-JOIN pipeline p USING (pipeline_id);
+JOIN pipeline p USING (pipeline_id)
+LEFT JOIN one_plan o USING (one_plan_id);
 COMMENT ON VIEW step_progress IS 'The newest run of every step of every batch.';
 COMMENT ON COLUMN step_progress.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN step_progress.pipeline IS 'Pipeline by name.';
@@ -143,6 +144,8 @@ COMMENT ON COLUMN step_progress.null_columns IS
 COMMENT ON COLUMN step_progress.seconds IS 'Seconds that it took, or takes so far.';
 COMMENT ON COLUMN step_progress.lease_until IS 'Past this a running run counts as dead.';
 COMMENT ON COLUMN step_progress.failure IS 'Why it failed.';
+COMMENT ON COLUMN step_progress.one_plan IS
+  'Stages with which it ran as one plan, of which only the last wrote its rows; null: it ran alone.';
 
 CREATE VIEW pending_root AS
 SELECT p.batch_id, p.root_id, p.ack_value, p.open_edges,

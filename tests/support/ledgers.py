@@ -39,8 +39,8 @@ TABLES = (
     "hold_sample, hold_failure, accepted_root, acceptance, dedup_filter, failed_payload,"
     " manual_quarantine, failed_root, message_claim, failed_message, replay_root, root_fail,"
     " lost_root, ledger_delta, step_run_input, step_run_drop, step_run_loss, claimed_file,"
-    " checkpoint, sink_replacement, publication, last_sweep, batch_source, step_run, batch,"
-    " declared_step, pipeline"
+    " checkpoint, sink_replacement, publication, last_sweep, batch_source, step_run,"
+    " one_plan, batch, declared_step, pipeline"
 )
 
 # How few rows go at once: a TRUNCATE recreates each table and index, 10 times as slowly.

@@ -477,3 +477,26 @@ def test_all_rows_of_a_root_are_folded_together(window, pieces, sampled, monkeyp
     most = max(int(part.deltas.acked_edges.sum()) for part in parts)
     assert (most == 40) == (window == 40)
     assert len(parts) <= -(-40 // window)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), marks), max_size=30), st.sets(st.integers(0, 40)))
+@settings(deadline=None)
+def test_rows_that_passed_a_plan(rows, absent):
+    """Each row that its input passes on, and that arrived, is acked and emitted at its own
+    position; the checksum is that of Spark's witness over root and position.
+    """
+    own = [(place, [(root, 0, 0)], *marked_) for place, (root, marked_) in enumerate(rows)]
+    half = len(own) // 2
+    files = written([own[:half], own[half:]], 1, lists=False)
+    absent_ = np.array(sorted(absent), np.int64)
+    portion = portions.PassedOn(files, edges_of(1), len(own), absent=absent_)
+    passed = [(a[0][0], place) for place, a, *m in own if m == [None, None]]
+    there = np.array([row for row in passed if row[1] not in absent], np.int64).reshape(-1, 2)
+    root, position = there[:, 0].copy(), there[:, 1].copy()
+    expected = fold_emitted(Rows(root, position, position), edges_of(1))
+    whole = [folded for file in files for folded in portion.fold_by_window(file)]
+    deltas = kernel.merge_deltas([folded.deltas for folded in whole] or [expected])
+    assert as_dict(deltas) == as_dict(expected)
+    names = ("_ackledger_root", "_ackledger_parent")
+    table = pa.table([pa.array(root), pa.array(position)], names=names)
+    assert sum((folded.wrote for folded in whole), Checksum()) == module.checksum(table)

@@ -10,6 +10,7 @@ from ledger.batch.advice.actions import Advice
 from ledger.batch.advice.records import Case
 from ledger.batch.follow_ups import Pending
 from ledger.batch.holds import failures_of
+from ledger.batch.one_plans import how_it_ran
 from ledger.batch.outcome.unusual import unusual_drops
 from ledger.batch.recovery import stands_at
 from ledger.core.states import BatchStatus, Outcome
@@ -155,5 +156,6 @@ def summarize(database: Database, batch_id: int) -> Summary:
                 for name in step.null_columns or ()
             ),
             *database.transact(lambda c: unusual_drops(c, batch_id)),
+            *database.transact(lambda c: how_it_ran(c, batch_id)),
         ),
     )

@@ -4,7 +4,7 @@ batch, without Spark.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 
@@ -149,12 +149,14 @@ class _Step:
 
     ``publication``: state of a sink's publication.
     ``roots``: roots of a source.
+    ``written_by``: the last stage of its plan, if its files have only what did not arrive there.
     """
 
     declared: DeclaredStep
     files: tuple[DataFile, ...] | None = None
     publication: str | None = None
     roots: range = range(0)
+    written_by: str | None = None
 
     @property
     def name(self) -> str:
@@ -172,7 +174,8 @@ def _steps(connection: Connection, batch: Batch) -> list[_Step]:
             steps.append(_Step(declared))
             continue
         number, roots = run.step_run_id, run.emitted.numbers if run.emitted else range(0)
-        steps.append(_Step(declared, runs.files(connection, number), published.get(number), roots))
+        files = runs.files(connection, number)
+        steps.append(_Step(declared, files, published.get(number), roots, run.written_by))
     return steps
 
 
@@ -248,10 +251,21 @@ class _Tree:
             return
         matches = rows.get((name, position), ())
         for row in matches:
-            yield self._branch(step, row)
-        if not matches:
+            # A row of a plan keeps its position within the plan's input.
+            yield self._branch(step, replace(row, position=position) if step.written_by else row)
+        if not matches and step.written_by and self._arrived(step.written_by, position):
+            branches = self._branches(step.name, position)
+            why = f"in one plan with {step.written_by}, which wrote the row"
+            yield Branch(step.name, Fate.PASSED_ON, why, branches=branches)
+        elif not matches:
             read = step.declared.acks in ("on_read", "untracked")
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
+
+    def _arrived(self, name: str, position: int) -> bool:
+        """Return whether the last stage of a plan has a row of this one of the plan's input."""
+        last = next(step for step in self._steps if step.name == name)
+        rows = self._rows_of(last)
+        return isinstance(rows, Branch) or (last.declared.reads[0], position) in rows
 
     def _at_sink(self, step: _Step) -> Branch:
         if self._attempt.failed_at == step.name:

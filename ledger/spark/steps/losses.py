@@ -69,7 +69,11 @@ class StageLosses:
         ):
             return ()
         output = output_portion(self.job, self.run, self.step, self.written[0])
-        missing = [*unarrived_rows(readings(self.job, self.run), output)]
+        return self.attribute([*unarrived_rows(readings(self.job, self.run), output)])
+
+    def attribute(self, missing: Sequence[UnarrivedRows]) -> Sequence[Portion]:
+        """Find out at which operations these rows of the inputs were lost, as ``drops_of``."""
+        assert self.followed is not None
         positions = {each.input: np.unique(each.position) for each in missing}
         losses = find_losses(
             self.followed.following,

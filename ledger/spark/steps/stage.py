@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from ledger.batch.outcome.unusual import unusual_drops
-from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
+from ledger.batch.step_runs import OpenedRun, OperationLoss, Record, StepOutput, commit
 from ledger.batch.whole import note_whole
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
 from ledger.core.outcomes import Mark
@@ -64,11 +64,16 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     losses = stage_losses.record()
     drops = plan.drops(outcome)
     commit(job.database, run, StepOutput(record, files, outcome.post, drops, losses=losses))
+    warn_of_unusual_drops(job, run, losses)
+    return record
+
+
+def warn_of_unusual_drops(job: Job, run: OpenedRun, losses: Sequence[OperationLoss]) -> None:
+    """Log which operations of a stage drop a much greater share of the rows than before."""
     if any(each.is_drop for each in losses):
         number = run.batch.batch_id
-        for sentence in job.database.transact(lambda c: unusual_drops(c, number, step.name)):
+        for sentence in job.database.transact(lambda c: unusual_drops(c, number, run.step)):
             _log.warning("batch %s: %s", number, sentence)
-    return record
 
 
 @dataclass(frozen=True)

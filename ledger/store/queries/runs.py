@@ -17,8 +17,12 @@ from ledger.store.queries.rows import all_of, one_of
 
 @dataclass(frozen=True)
 class Run:
-    """One row of ``step_run``. Times are in UTC. ``emitted``: the roots of a source's run, while it
-    is the run that counts.
+    """One row of ``step_run``. Times are in UTC.
+
+    ``emitted``: the roots of a source's run, while it is the run that counts.
+    ``one_plan_id``: the plan that it is part of, if any.
+    ``written_by``: the last stage of that plan, which alone wrote its rows; None: the run wrote its
+    own.
     """
 
     step_run_id: int
@@ -34,6 +38,8 @@ class Run:
     output_rows: int | None
     emitted_edges: int | None
     emitted: RootRange | None
+    one_plan_id: int | None = None
+    written_by: str | None = None
 
     def holds_its_step(self, now: datetime) -> bool:
         """Return whether an older attempt must not run the step, because this run has done it, or
@@ -62,10 +68,12 @@ FROM batch_source s JOIN batch b USING (batch_id) WHERE s.emit_run_id IS NOT NUL
 _RUN = """
 SELECT r.step_run_id, r.batch_id, r.step, r.state, r.attempt_id, r.attempt_number, r.try_number,
        r.opened_at, r.lease_until, r.closed_at, r.output_rows, r.emitted_edges,
-       s.first_root, s.roots, s.span
+       s.first_root, s.roots, s.span,
+       r.one_plan_id, nullif(p.steps[array_upper(p.steps, 1)], r.step) AS written_by
 FROM step_run r
 LEFT JOIN batch_source s
   ON s.batch_id = r.batch_id AND s.source = r.step AND s.emit_run_id = r.step_run_id
+LEFT JOIN one_plan p USING (one_plan_id)
 """
 
 

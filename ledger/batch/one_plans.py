@@ -1,0 +1,170 @@
+"""Stages of a batch that run as one plan: which may, and how their runs open, commit and end.
+
+Only the last stage of a plan writes its rows. The others have files of what did not arrive there.
+See docs/decisions/052-one-plan.md.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from ledger.batch.step_runs import (
+    Attempt,
+    OpenedRun,
+    StepOutput,
+    begin_run,
+    commit_in,
+    open_run,
+)
+from ledger.core.probes import reached
+from ledger.core.states import BatchKind, BatchStatus
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import StageStep
+from ledger.store.connection import Database
+from ledger.store.queries import batches, one_plans, runs
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.one_plans import StageHistory
+
+MOST_REJECTIONS = 10  # that are counted: after them a plan is tried once in a thousand batches
+MOST_ENDED = 0.05  # share of a stage's rows that do not go on: above it the stage reads files
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OpenedPlan:
+    """Running runs of consecutive stages, each of which reads the one before it."""
+
+    one_plan_id: int
+    runs: Sequence[OpenedRun]
+
+
+def plans_of(database: Database, pipeline: Pipeline, batch_id: int) -> list[tuple[StageStep, ...]]:
+    """Return the stages of a batch that may run as one plan, by what they did in the last batch.
+
+    Nothing is known of the first batch of a pipeline, or of its steps since they changed. A plan
+    that was rejected is left out for as many batches as 2 to the number of its rejections.
+    """
+
+    def work(connection: Connection) -> list[tuple[StageStep, ...]]:
+        batch = batches.get_batch(connection, batch_id)
+        if not (pipeline.one_plan and batch.tracking and batch.kind is BatchKind.ORIGINAL):
+            return []
+        history = history_of(connection, batch)
+        return [
+            plan
+            for plan in _plans(pipeline, batch, history)
+            if len(plan) > 1 and _may_run(connection, batch, [step.name for step in plan])
+        ]
+
+    return database.transact(work)
+
+
+def history_of(connection: Connection, batch: Batch) -> Mapping[str, StageHistory]:
+    """Return what the stages of a batch did in the last one, by name."""
+    history = one_plans.stage_history(connection, batch.pipeline_id, batch.batch_id)
+    return {stage.step: stage for stage in history}
+
+
+def _plans(
+    pipeline: Pipeline, batch: Batch, history: Mapping[str, StageHistory]
+) -> Iterator[tuple[StageStep, ...]]:
+    """Yield the longest sequences of at least two stages, none of which needs files of the one
+    before it.
+    """
+    merging = {step.name for step in batch.topology if step.merges}
+    for stages in pipeline.graph.stages_in_a_row():
+        plan: tuple[StageStep, ...] = ()
+        for stage in stages:
+            if stage.name in merging or stage.name not in history:
+                yield plan
+                plan = ()
+            elif plan and _goes_on(history[plan[-1].name], history[stage.name]):
+                plan = (*plan, stage)
+            else:
+                yield plan
+                plan = (stage,)
+        yield plan
+
+
+def _goes_on(before: StageHistory, stage: StageHistory) -> bool:
+    """Return whether the rows of a stage need not be written for the one that reads it."""
+    return not before.multiplies and stage.rows_ended <= MOST_ENDED * stage.input_rows
+
+
+def _may_run(connection: Connection, batch: Batch, steps: Sequence[str]) -> bool:
+    """Return whether a plan was not rejected lately."""
+    rejected = one_plans.rejected_since(connection, batch.pipeline_id, steps, MOST_REJECTIONS)
+    if not rejected:
+        return True
+    pause = 1 << len(rejected)
+    since = one_plans.originals_after(connection, batch.pipeline_id, rejected[0], pause + 1)
+    return since > pause
+
+
+def open_plan(
+    database: Database, batch_id: int, steps: Sequence[StageStep], attempt: Attempt
+) -> OpenedPlan | None:
+    """Open a run of each stage, in one transaction; None if the batch is settled already.
+
+    Raises what ``open_run`` raises.
+    """
+    first = open_run(database, batch_id, steps[0].name, attempt)
+    if first is None:
+        return None
+
+    def work(connection: Connection) -> OpenedPlan:
+        batches.lock_batch(connection, batch_id)
+        opened = [first]
+        for step in steps[1:]:
+            before = opened[-1]
+            read = {before.step: runs.get_run(connection, before.run_id)}
+            opened.append(
+                begin_run(
+                    connection,
+                    first.batch,
+                    step.name,
+                    attempt,
+                    lambda all_runs, read=read: read,  # type: ignore[misc]
+                    BatchStatus.OPEN,
+                )
+            )
+        number = one_plans.insert_plan(connection, batch_id, [step.name for step in steps])
+        one_plans.set_plan(connection, [run.run_id for run in opened], number)
+        return OpenedPlan(number, opened)
+
+    return database.transact(work)
+
+
+def commit_plan(database: Database, plan: OpenedPlan, outputs: Sequence[StepOutput]) -> None:
+    """Make all runs of a plan count, in one transaction. Raises what ``commit`` raises."""
+
+    def work(connection: Connection) -> None:
+        for run, output in zip(plan.runs, outputs, strict=True):
+            commit_in(connection, run, output)
+        one_plans.end_plan(connection, plan.one_plan_id)
+
+    database.transact(work)
+    reached("run committed", plan.runs[-1].step)
+
+
+def reject_plan(database: Database, plan: OpenedPlan, reason: str) -> None:
+    """Note why the rows of a plan do not count."""
+    database.transact(lambda c: one_plans.end_plan(c, plan.one_plan_id, reason))
+
+
+def how_it_ran(connection: Connection, batch_id: int) -> list[str]:
+    """Return a sentence for each plan of several stages of a batch: which they are, or why its rows
+    do not count.
+    """
+    sentences = []
+    for plan in one_plans.tried_plans(connection, batch_id):
+        *others, last = plan.steps
+        stages = f"{', '.join(others)} and {last}"
+        if plan.rejected is None:
+            sentences.append(f"{stages} ran as one plan: only {last} wrote its rows")
+        else:
+            sentences.append(f"{stages} ran one by one. As one plan: {plan.rejected}")
+    return sentences

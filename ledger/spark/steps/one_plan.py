@@ -1,0 +1,260 @@
+"""Run consecutive stages as one Spark job, prove that every row arrived, and commit their runs.
+
+Only the last stage writes its rows. Where the stages before it hand rows on, these are counted with
+XOR and sum. Rows that did not arrive run through the stages once more, one stage after the other,
+with files: this says where each ended, and why. The plan is accepted if these rows are all that is
+missing wherever rows were counted; otherwise its stages run one by one, as if it had not been.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger.batch.one_plans import OpenedPlan, commit_plan
+from ledger.batch.step_runs import OperationLoss, Record, StepOutput
+from ledger.core.column_names import ANCHORS, PARENT, POSITION
+from ledger.deltas.portions import Output, PassedOn, Portion, Reading, fold_in_plan
+from ledger.deltas.rows import Longs
+from ledger.deltas.stored import Checksum
+from ledger.deltas.unarrived import UnarrivedRows, unarrived_rows
+from ledger.errors import FencedError, UnavailableError
+from ledger.pipeline.steps import StageStep
+from ledger.spark.failures import error_text, translated
+from ledger.spark.folding.fold import fold
+from ledger.spark.folding.outcome import FoldOutcome
+from ledger.spark.frames.anchors import Rooting, rooting
+from ledger.spark.frames.inputs import input_frames, passed_on
+from ledger.spark.frames.side_inputs import side_inputs
+from ledger.spark.frames.stored import local_rows, read_files
+from ledger.spark.job import Job
+from ledger.spark.steps.losses import StageLosses
+from ledger.spark.steps.stage import StageOutput, stage_output, warn_of_unusual_drops
+from ledger.spark.tracking import (
+    StageFiles,
+    ack_plan_of_stage,
+    edges_of,
+    output_portion,
+    posted,
+    readings,
+    write_output,
+)
+from ledger.storage.manifest import Manifest
+
+ANSWER_SECONDS = 60.0  # for which counts are waited for once the rows are written
+
+_log = logging.getLogger(__name__)
+
+
+class RejectedPlanError(Exception):
+    """Raised if it is not proven what became of every row. The stages have to run one by one."""
+
+
+def run_plan(job: Job, plan: OpenedPlan, steps: Sequence[StageStep]) -> list[Record]:
+    """Run stages as one plan and commit their runs. Return what was recorded of each.
+
+    Raises RejectedPlanError, with nothing committed, also where a stage fails: run by itself, it
+    says why.
+    """
+    try:
+        return _OnePlan(job, plan, steps).run()
+    except RejectedPlanError:
+        raise
+    except Exception as exc:
+        if isinstance(translated(exc), FencedError | UnavailableError):
+            raise
+        raise RejectedPlanError(error_text(exc)) from exc
+
+
+@dataclass
+class _Rerun:
+    """Rows of a plan's input that did not arrive at its end, run through one stage.
+
+    ``written``: what they came to there; after the first, rows that operations dropped on purpose.
+    ``passed``: how many go on.
+    """
+
+    written: Sequence[StageFiles] = ()
+    losses: Sequence[OperationLoss] = ()
+    passed: int = 0
+
+    @property
+    def files(self) -> Manifest:
+        """All files of the stage."""
+        return sum((each.manifest for each in self.written), Manifest(()))
+
+
+@dataclass
+class _OnePlan:
+    """One try of a plan.
+
+    ``borders``: what was counted of the rows of each stage but the last.
+    """
+
+    job: Job
+    plan: OpenedPlan
+    steps: Sequence[StageStep]
+    borders: list[Rooting] = field(default_factory=list)
+
+    def run(self) -> list[Record]:
+        runs = self.plan.runs
+        arguments = [
+            side_inputs(self.job, run.batch, step)
+            for run, step in zip(runs, self.steps, strict=True)
+        ]
+        written = self._write(arguments)
+        (reading,) = readings(self.job, runs[0])
+        output = output_portion(self.job, runs[-1], self.steps[-1], written)
+        (missing,) = unarrived_rows([reading], output)
+        reruns = self._rerun(missing, arguments)
+        outputs: list[StepOutput] = []
+        rows = runs[0].input_run.output_rows or 0
+        for place, rerun in enumerate(reruns[:-1]):
+            outputs.append(self._inner(place, reading, missing.position, rerun, rows))
+            rows = outputs[-1].record.output_rows
+        outputs.append(self._last(written, reruns[-1], rows))
+        commit_plan(self.job.database, self.plan, outputs)
+        for run, each in zip(runs, outputs, strict=True):
+            warn_of_unusual_drops(self.job, run, each.losses)
+        return [each.record for each in outputs]
+
+    def _write(self, arguments: Sequence[Mapping[str, Any]]) -> StageFiles:
+        """Write the rows of the last stage, and count those of the others on their way."""
+        frames = input_frames(self.job, self.plan.runs[0])
+        *inner, last = zip(self.plan.runs, self.steps, arguments, strict=True)
+        for _, step, own in inner:
+            rows = self._output(step, frames, own).rows
+            border = rooting(self.job.pipeline, step, rows.columns)
+            self.borders.append(border)
+            frames = self._next_frames(step, border.watch(rows))
+        run, step, own = last
+        rows = self._output(step, frames, own).rows
+        for border in self.borders:
+            if not border.wrote.within(rows):
+                raise RejectedPlanError("Spark has left out an operation at which rows are counted")
+        written = write_output(self.job, step, rows, self.job.folder(run))
+        if not all(border.wrote.answers(ANSWER_SECONDS) for border in self.borders):
+            raise RejectedPlanError("Spark has not said how many rows it counted")
+        return written
+
+    def _output(
+        self, step: StageStep, frames: Mapping[str, DataFrame], arguments: Mapping[str, Any]
+    ) -> StageOutput:
+        output = stage_output(self.job.pipeline, step, frames, arguments)
+        if output.gathering:
+            raise RejectedPlanError(f"stage {step.name!r} has {output.gathering[0]}")
+        if ANCHORS in output.rows.columns:
+            raise RejectedPlanError(f"rows of stage {step.name!r} may have several records")
+        return output
+
+    def _next_frames(self, step: StageStep, rows: DataFrame) -> Mapping[str, DataFrame]:
+        """Return the rows that a stage hands on. Each keeps its position in the plan's input."""
+        following = self.steps[self.steps.index(step) + 1]
+        handed = passed_on(rows.withColumn(POSITION, F.col(PARENT)))
+        return {step.name: self.job.on_read(following.name, handed)}
+
+    def _rerun(
+        self, missing: UnarrivedRows, arguments: Sequence[Mapping[str, Any]]
+    ) -> list[_Rerun]:
+        """Run the rows that did not arrive through each stage, as far as they come."""
+        reruns = [_Rerun() for _ in self.steps]
+        if not len(missing.position):
+            return reruns
+        names = ", ".join(step.name for step in self.steps)
+        _log.info("%s: running %s rows again that did not arrive", names, len(missing.position))
+        frames = {
+            name: rows.join(
+                F.broadcast(local_rows(self.job.spark, {POSITION: pa.array(missing.position)})),
+                POSITION,
+                "left_semi",
+            )
+            for name, rows in input_frames(self.job, self.plan.runs[0]).items()
+        }
+        for place, (run, step) in enumerate(zip(self.plan.runs, self.steps, strict=True)):
+            output = self._output(step, frames, arguments[place])
+            first = write_output(self.job, step, output.rows, f"{self.job.folder(run)}/rerun")
+            arrived, passing = _positions(output_portion(self.job, run, step, first))
+            written = [first]
+            losses = StageLosses(self.job, run, step, output.rows.schema, output.followed, written)
+            lost = missing.without(arrived)
+            if len(lost.position):
+                losses.attribute([lost])
+            missing = missing.among(passing)
+            reruns[place] = _Rerun(written, losses.record(), len(passing))
+            if not len(passing):
+                return reruns
+            if place + 1 < len(self.steps):
+                rows = read_files(self.job.spark, first.manifest)
+                frames = dict(self._next_frames(step, rows))
+        raise RejectedPlanError(f"{len(missing.position)} rows arrived only the second time")
+
+    def _inner(
+        self, place: int, reading: Reading, absent: Longs, rerun: _Rerun, input_rows: int
+    ) -> StepOutput:
+        """Return what a stage commits that wrote only the rows that did not arrive. Raises
+        RejectedPlanError unless these are all that is missing among the rows counted there.
+        """
+        job, run, step = self.job, self.plan.runs[place], self.steps[place]
+        border = self.borders[place]
+        edges = edges_of(job, run)
+        arrived = PassedOn(reading.files, edges, reading.size, roots=reading.roots, absent=absent)
+        own = partial(fold_in_plan, emits_one=step.emits == "one")
+        portions: list[Portion] = [
+            arrived,
+            *(Output(each.manifest.files, own, edges, each.anchors) for each in rerun.written),
+        ]
+        passed = (self.plan.runs[0].input_run.output_rows or 0) - len(absent) + rerun.passed
+        first, *drops = [*rerun.written] or [StageFiles(Manifest(()), Checksum())]
+
+        def check(outcome: FoldOutcome) -> None:
+            counted = sum((each.seen for each in drops), border.wrote.seen)
+            marks = border.wrote.failed, border.wrote.dropped
+            if (outcome.wrote, first.failed, first.dropped) != (counted, *marks):
+                raise RejectedPlanError(
+                    f"rows of {step.name}: {counted} were counted, {outcome.wrote} are explained"
+                )
+            if outcome.posted.emitted_edges != passed * len(edges.consumers):
+                raise RejectedPlanError(f"{step.name} makes several rows of one")
+
+        border.check()
+        outcome = fold(job, run, portions, check)
+        record = posted(Record(input_rows, passed, first.failed), outcome)
+        return StepOutput(
+            record, rerun.files.files, outcome.post, outcome.drops, losses=rerun.losses
+        )
+
+    def _last(self, written: StageFiles, rerun: _Rerun, input_rows: int) -> StepOutput:
+        """Return what the last stage commits."""
+        job, run, step = self.job, self.plan.runs[-1], self.steps[-1]
+        files = [written, *rerun.written]
+        plan = ack_plan_of_stage(job, run, step, files)
+        outcome = fold(job, run, plan.portions, plan.check)
+        failed = sum(each.failed for each in files)
+        rows = written.manifest.rows - written.failed - written.dropped
+        record = posted(Record(input_rows, rows, failed), outcome)
+        manifest = sum((each.manifest for each in files), Manifest(()))
+        return StepOutput(
+            record, manifest.files, outcome.post, plan.drops(outcome), losses=rerun.losses
+        )
+
+
+def _positions(output: Output) -> tuple[Longs, Longs]:
+    """Return the input positions of a stage's rows, and of those that go on. Raises
+    RejectedPlanError if two rows have the same.
+    """
+    arrived, passing = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for file in output.files:
+        for part in output.parts(file):
+            parent, goes_on = part.rows.parent, part.rows.goes_on
+            arrived.append(parent)
+            passing.append(parent if goes_on is None else parent[goes_on])
+    positions = np.concatenate(arrived)
+    if len(np.unique(positions)) != len(positions):
+        raise RejectedPlanError(f"{output.edges.step} makes several rows of one")
+    return np.sort(positions), np.sort(np.concatenate(passing))

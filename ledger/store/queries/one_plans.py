@@ -1,0 +1,125 @@
+"""Statements about plans of several stages, and about what their stages did in earlier batches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.rows import all_of
+
+
+@dataclass(frozen=True)
+class StageHistory:
+    """Counts of a stage in the last settled batch of its pipeline.
+
+    ``multiplies``: whether an input row had several output rows, marked ones included.
+    ``rows_ended``, ``input_rows``: how many of its input rows had no output row that went on.
+    """
+
+    step: str
+    multiplies: bool
+    rows_ended: int
+    input_rows: int
+
+
+def stage_history(connection: Connection, pipeline_id: int, before: int) -> list[StageHistory]:
+    """Return what each tracked step did in the last original batch of a pipeline that settled.
+
+    ``before``: a later batch, with the same steps; without them the answer is empty.
+    """
+    statement = text("""
+        WITH earlier AS (
+          SELECT b.batch_id FROM batch b JOIN batch n
+            ON n.batch_id = :before AND n.steps_version = b.steps_version
+          WHERE b.pipeline_id = :pipeline AND b.batch_id < :before AND b.kind = 'original'
+            AND b.status = 'settled' AND b.tracking
+          ORDER BY b.batch_id DESC LIMIT 1
+        )
+        SELECT r.step,
+               r.output_rows + r.failed_rows + coalesce(d.records, 0) > r.acked_edges AS multiplies,
+               greatest(r.input_rows - r.output_rows, 0) AS rows_ended, r.input_rows
+        FROM earlier JOIN step_run r USING (batch_id)
+        LEFT JOIN LATERAL (
+          SELECT sum(records) AS records FROM step_run_drop WHERE step_run_id = r.step_run_id
+        ) d ON true
+        WHERE r.state = 'committed' AND r.input_rows > 0
+    """)
+    keys = {"pipeline": pipeline_id, "before": before}
+    return all_of(StageHistory, connection.execute(statement, keys))
+
+
+def rejected_since(
+    connection: Connection, pipeline_id: int, steps: Sequence[str], most: int
+) -> list[int]:
+    """Return the batches of the last plans of these stages that were rejected, newest first: at
+    most so many, and none before a plan that was accepted.
+    """
+    statement = text("""
+        SELECT batch_id, accepted FROM one_plan
+        WHERE pipeline_id = :pipeline AND steps = cast(:steps AS text[]) AND accepted IS NOT NULL
+        ORDER BY one_plan_id DESC LIMIT :most
+    """)
+    keys = {"pipeline": pipeline_id, "steps": list(steps), "most": most}
+    rows = connection.execute(statement, keys)
+    return [row.batch_id for row in takewhile(lambda row: not row.accepted, rows)]
+
+
+def originals_after(connection: Connection, pipeline_id: int, batch_id: int, most: int) -> int:
+    """Return how many original batches of a pipeline were opened after another: at most so many."""
+    statement = text("""
+        SELECT count(*) FROM (
+          SELECT FROM batch
+          WHERE pipeline_id = :pipeline AND kind = 'original' AND batch_id > :batch LIMIT :most
+        ) opened
+    """)
+    keys = {"pipeline": pipeline_id, "batch": batch_id, "most": most}
+    return int(connection.execute(statement, keys).scalar_one())
+
+
+@dataclass(frozen=True)
+class TriedPlan:
+    """Stages of a batch that ran as one plan. ``rejected``: why its rows do not count; None: they
+    do.
+    """
+
+    steps: Sequence[str]
+    rejected: str | None
+
+
+def tried_plans(connection: Connection, batch_id: int) -> list[TriedPlan]:
+    """Return the plans of a batch that ended, oldest first."""
+    statement = text("""
+        SELECT steps, rejected FROM one_plan
+        WHERE batch_id = :id AND accepted IS NOT NULL ORDER BY one_plan_id
+    """)
+    return all_of(TriedPlan, connection.execute(statement, {"id": batch_id}))
+
+
+def insert_plan(connection: Connection, batch_id: int, steps: Sequence[str]) -> int:
+    """Insert a plan of these stages, and return its number."""
+    statement = text("""
+        INSERT INTO one_plan (pipeline_id, batch_id, steps)
+        SELECT pipeline_id, batch_id, cast(:steps AS text[]) FROM batch WHERE batch_id = :batch_id
+        RETURNING one_plan_id
+    """)
+    keys = {"batch_id": batch_id, "steps": list(steps)}
+    return int(connection.execute(statement, keys).scalar_one())
+
+
+def set_plan(connection: Connection, run_ids: Sequence[int], one_plan_id: int) -> None:
+    """Note the plan that these runs are part of."""
+    statement = text("""
+        UPDATE step_run SET one_plan_id = :plan
+        WHERE step_run_id = ANY (cast(:runs AS bigint[]))
+    """)
+    connection.execute(statement, {"plan": one_plan_id, "runs": list(run_ids)})
+
+
+def end_plan(connection: Connection, one_plan_id: int, rejected: str | None = None) -> None:
+    """Note that the rows of a plan count. ``rejected``: why they do not."""
+    statement = text("""
+        UPDATE one_plan SET rejected = :why, accepted = cast(:why AS text) IS NULL
+        WHERE one_plan_id = :id
+    """)
+    connection.execute(statement, {"id": one_plan_id, "why": rejected})
