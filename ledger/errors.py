@@ -11,6 +11,7 @@ LedgerError
 │   └── BackPressureError    as many records are pending as a pipeline tolerates: wait
 ├── IntegrityError       what is stored differs from what was recorded: the batch is on hold
 │   └── LostFileError        a file that was written is gone or changed: put it back, or rerun
+├── RejectedPlanError    several stages in one job did not explain every row: they run one by one
 ├── TooManyFailedError   more records failed than a pipeline allows: the batch is on hold
 └── UnavailableError     Spark, the database or a file system did not answer: retry later
     └── WaitedError          and it was waited for long enough: a lock, or a sink's database
@@ -125,6 +126,12 @@ class LostFileError(IntegrityError):
 
 class UnseenFilesError(ConfigurationError):
     """Files of runs lie where this machine does not see them."""
+
+
+class RejectedPlanError(LedgerError):
+    """Stages that ran as one plan did not explain every row: nothing of the plan counts, and the
+    caller runs them one by one.
+    """
 
 
 class TooManyFailedError(LedgerError):

@@ -1,7 +1,7 @@
 """Stages of a batch that run as one plan: which may, and how their runs open, commit and end.
 
 Only the last stage of a plan writes its rows. The others have files of what did not arrive there.
-See docs/decisions/052-one-plan.md.
+See docs/decisions/052-stages-as-one-plan.md.
 """
 
 import logging
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from ledger.batch.step_runs import (
+    MOST_FAILURE,
     Attempt,
     OpenedRun,
     StepOutput,
@@ -20,6 +21,8 @@ from ledger.batch.step_runs import (
 )
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus
+from ledger.core.text import storable
+from ledger.errors import FencedError, shown
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep
 from ledger.store.connection import Database
@@ -28,7 +31,7 @@ from ledger.store.queries.batches import Batch
 from ledger.store.queries.one_plans import StageHistory
 
 MOST_REJECTIONS = 10  # that are counted: after them a plan is tried once in a thousand batches
-MOST_ENDED = 0.05  # share of a stage's rows that do not go on: above it the stage reads files
+MOST_ENDED = 0.05  # share of a stage's rows that do not go on: above it the stage runs by itself
 
 _log = logging.getLogger(__name__)
 
@@ -78,25 +81,29 @@ def _plans(
     for stages in pipeline.graph.stages_in_a_row():
         plan: tuple[StageStep, ...] = ()
         for stage in stages:
-            if stage.name in merging or stage.name not in history:
+            if (
+                stage.name in merging
+                or stage.name not in history
+                or _ends_many(history[stage.name])
+            ):
                 yield plan
                 plan = ()
-            elif plan and _goes_on(history[plan[-1].name], history[stage.name]):
-                plan = (*plan, stage)
-            else:
+            elif plan and history[plan[-1].name].multiplies:
                 yield plan
                 plan = (stage,)
+            else:
+                plan = (*plan, stage)
         yield plan
 
 
-def _goes_on(before: StageHistory, stage: StageHistory) -> bool:
-    """Return whether the rows of a stage need not be written for the one that reads it."""
-    return not before.multiplies and stage.rows_ended <= MOST_ENDED * stage.input_rows
+def _ends_many(stage: StageHistory) -> bool:
+    """Return whether so many rows ended at a stage that it has to run by itself."""
+    return stage.rows_ended > MOST_ENDED * stage.input_rows
 
 
 def _may_run(connection: Connection, batch: Batch, steps: Sequence[str]) -> bool:
     """Return whether a plan was not rejected lately."""
-    rejected = one_plans.rejected_since(connection, batch.pipeline_id, steps, MOST_REJECTIONS)
+    rejected = one_plans.last_rejections(connection, batch.batch_id, steps, MOST_REJECTIONS)
     if not rejected:
         return True
     pause = 1 << len(rejected)
@@ -151,8 +158,24 @@ def commit_plan(database: Database, plan: OpenedPlan, outputs: Sequence[StepOutp
 
 
 def reject_plan(database: Database, plan: OpenedPlan, reason: str) -> None:
-    """Note why the rows of a plan do not count."""
-    database.transact(lambda c: one_plans.end_plan(c, plan.one_plan_id, reason))
+    """Note why the rows of a plan do not count. ``reason``: any text; what it quotes of records is
+    left out if the pipeline redacts.
+
+    Raises FencedError if a newer attempt has ended its runs, as which its jobs may have failed.
+    """
+
+    def work(connection: Connection) -> None:
+        why = storable(shown(reason, masks=plan.runs[0].masks)[:MOST_FAILURE])
+        one_plans.end_plan(connection, plan.one_plan_id, why)
+        own = {run.step: run.run_id for run in plan.runs}
+        for run in runs.runs_of(connection, plan.runs[0].batch.batch_id):
+            if run.step_run_id > own.get(run.step, run.step_run_id):
+                raise FencedError(
+                    f"run {own[run.step]} of {run.step} was followed by a newer attempt: this one"
+                    " stops"
+                )
+
+    database.transact(work)
 
 
 def how_it_ran(connection: Connection, batch_id: int) -> list[str]:

@@ -241,7 +241,7 @@ def _input_runs(batch: Batch, step: str, all_runs: list[Run]) -> dict[str, Run]:
         if last := committed[name].written_by:
             raise NotReadyError(
                 f"{step} of batch {batch.batch_id} reads {name}, whose rows were only written by"
-                f" {last}, in one plan with it: run {name} first"
+                f" {last}, in one plan with it: run {committed[name].begins_with} first"
             )
     return committed
 

@@ -29,7 +29,7 @@ from ledger.core.connect_server import briefly
 from ledger.core.logs import about
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
-from ledger.errors import FencedError, UnavailableError
+from ledger.errors import FencedError, RejectedPlanError, UnavailableError
 from ledger.pipeline.steps import StageStep, Step
 from ledger.spark.failures import error_text, masking, recorded, redacted, translated, unread_runs
 from ledger.spark.progress import Tasks, watching
@@ -123,7 +123,7 @@ def run_as_one_plan(
     """Run stages of a batch as one plan; nothing if it is rejected: then each has to run by itself,
     as another attempt. ``on_step``: as of ``run_steps``.
     """
-    from ledger.spark.steps.one_plan import RejectedPlanError, run_plan
+    from ledger.spark.steps.one_plan import run_plan
 
     names = ", ".join(step.name for step in steps)
     started = time.monotonic()
@@ -132,8 +132,7 @@ def run_as_one_plan(
         return [StepResult(step.name, None, 0.0) for step in steps]
     masks = bool(job.pipeline.redact)
     plan = replace(plan, runs=[replace(run, masks=masks) for run in plan.runs])
-    for step in steps:
-        on_step(step.name, None)
+    on_step(steps[0].name, None)
     try:
         with holding_lease(job, plan.runs[0], beside=plan.runs[1:]):
             records = run_plan(job, plan, steps)
@@ -217,7 +216,7 @@ def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
     try:
         if isinstance(exc, KeyboardInterrupt):
             interrupt(job.database, run)
-        elif isinstance(translated(exc), FencedError | UnavailableError):
+        elif isinstance(translated(exc), FencedError | UnavailableError | RejectedPlanError):
             interrupt(job.database, run, recorded(exc))
         else:
             fail(job.database, run, recorded(exc), unread_runs(exc))

@@ -202,12 +202,16 @@ class Witness:
         )
 
     def within(self, frame: DataFrame) -> bool:
-        """Return whether ``frame`` contains the frame that this witness watches. If it does not,
-        waiting for the observation would never end.
+        """Whether ``frame`` is made of what this witness watches: else it would wait for ever."""
+        return self.occurrences(frame) > 0
+
+    def occurrences(self, frame: DataFrame) -> int:
+        """Return how often the plan of ``frame`` has what this witness watches. Where Spark reads
+        it again instead of computing it again, it counts once.
         """
         with redirect_stdout(StringIO()) as plan:
             frame.explain()
-        return self._name in plan.getvalue()
+        return plan.getvalue().count(self._name)
 
     def answers(self, seconds: float) -> bool:
         """Return whether its counts are there within so many seconds after the action has ended.

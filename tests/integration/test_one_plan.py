@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import ArithmeticException
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline
+from ledger import FileSource, ParquetSink, Pipeline, failed
 from ledger.batch import recovery
 from ledger.batch.records.trace import Fate, trace
 from ledger.errors import NotReadyError
@@ -30,9 +32,9 @@ DELTAS = (
 )
 
 
-def pipeline(*, divides=False, **options):
+def pipeline(*, divides=False, last=None, **options):
     """Three stages in a row, of which the first fails and drops, the second and third lose.
-    ``divides``: whether the last one fails for an order of 0 cents.
+    ``divides``: whether the last one fails for an order of 0 cents. ``last``: what it does besides.
     """
     flow = Pipeline("orders", **options)
     days = FileSource("{{ interval_start | ds }}/*.jsonl", format="json", schema=SCHEMA)
@@ -52,7 +54,8 @@ def pipeline(*, divides=False, **options):
     def priced(orders):
         euros = F.col("cents") / 100
         share = 1 / F.col("cents") if divides else F.lit(1)
-        return orders.where("country <> 'XX'").select("*", euros.alias("euros"), share.alias("s"))
+        priced = orders.where("country <> 'XX'").select("*", euros.alias("euros"), share.alias("s"))
+        return last(orders, priced) if last else priced
 
     flow.sink("out", ParquetSink("out"), reads="priced")
     return flow
@@ -89,7 +92,7 @@ STRANGE = (
 
 
 def ended(run, day):
-    """Run a day, and return what the ledger and the sink have of it."""
+    """Run a day, and return what the ledger has of it, and the day's rows in the sink."""
     batch = run.open_day(day)
     run_steps(run.job, batch.batch_id, lambda *_: None)
     settle_and_follow(run.job, batch.batch_id)
@@ -101,7 +104,24 @@ def ended(run, day):
     drops = ledger.rows(DROPS, b=batch.batch_id)
     dropped = {(row.step, bare(row.reason)): row.records for row in drops}
     counts = [tuple(row) for row in ledger.rows(DELTAS, b=batch.batch_id)]
-    return failures, dropped, counts
+    return failures, dropped, counts, published(run, batch.batch_id)
+
+
+def published(run, batch_id):
+    """Rows of a batch in the sink's folder, in order."""
+    files = run.ledger.rows(
+        "SELECT path FROM step_run_file JOIN step_run r USING (step_run_id)"
+        " WHERE r.batch_id = :b AND r.step = 'out' AND r.state = 'committed'",
+        b=batch_id,
+    )
+    rows = [row for file in files for row in pq.read_table(file.path).to_pylist()]
+    lost = run.ledger.rows(
+        "SELECT p.content FROM failed_root JOIN failed_payload p"
+        " USING (message_id) WHERE failed_root.batch_id = :b",
+        b=batch_id,
+    )
+    assert not {row["id"] for row in rows} & {json.loads(row.content)["id"] for row in lost}
+    return sorted(rows, key=lambda row: row["id"])
 
 
 @pytest.fixture
@@ -112,7 +132,7 @@ def days(tmp_path):
     write_day(tmp_path, 3, orders(*STRANGE))
 
 
-def test_a_plan_has_the_verdicts_of_its_stages(runner, days, sink_rows):
+def test_a_plan_has_the_verdicts_of_its_stages(runner, days):
     """After a first batch of single stages, the next is one plan, with equal ledger and sink."""
     run = runner(pipeline())
     ended(run, 0)
@@ -255,6 +275,67 @@ def test_a_stage_that_fails_says_why_by_itself(runner, tmp_path):
         ("with_country", "committed", False),
         ("priced", "failed", False),
     ]
+
+
+def asks_for_rows(orders, priced):
+    """Return as many rows whatever the function asks for, but it asks."""
+    return priced if orders.isEmpty() else priced.where("id >= 0")
+
+
+def marks(orders, priced):
+    """Fail orders beside the output: the input is used twice."""
+    return priced.where("id <> 300"), failed(orders.where("id = 300"), "three hundred")
+
+
+def divides_in_two(orders, priced):
+    """Unite two halves of the input, as if they went different ways."""
+    return priced.where("id % 2 = 0").unionByName(priced.where("id % 2 = 1"))
+
+
+def counts(orders, priced):
+    """Number the orders of a customer, which needs all of them."""
+    return priced.withColumn("n", F.row_number().over(Window.partitionBy("customer").orderBy("id")))
+
+
+@pytest.mark.parametrize("last", [asks_for_rows, marks, divides_in_two])
+def test_a_function_that_a_plan_could_misread_is_rejected(runner, days, last):
+    """What a function asks for may be different for the rows that run again, and what is read twice
+    may be different each time: the stages run one by one.
+    """
+    run = runner(pipeline(last=last))
+    ended(run, 0)
+    result = ended(run, 1)
+    assert plans(run) == [(STAGES, True)]
+    assert result == ended(runner(pipeline(last=last, one_plan=False)), 2)
+
+
+def test_a_whole_stage_is_part_of_no_plan(runner, days):
+    """A stage that needs all rows of its input gets them from files."""
+    run = runner(pipeline(last=counts))
+    ended(run, 0)
+    result = ended(run, 1)
+    assert plans(run) == [(STAGES[:2], False)]
+    assert result == ended(runner(pipeline(last=counts, one_plan=False)), 2)
+
+
+def test_a_rejected_plan_of_a_pipeline_that_redacts(runner, days):
+    """It runs one by one like any other, and what was rejected is told without values."""
+    run = runner(pipeline(redact="status"))
+    ended(run, 0)
+    lying = runner(pipeline(redact="status"), on_read=Lying(priced=[without(200)]))
+    ended(lying, 1)
+    assert plans(run) == [(STAGES, True)]
+
+
+def test_a_stage_that_keeps_out_many_rows_runs_by_itself(runner, tmp_path):
+    """A plan does not run a large part of its input twice, batch after batch."""
+    cancelled = [(n, {"status": "open"}) for n in range(0, ORDERS, 10)]
+    for day in (1, 2):
+        write_day(tmp_path, day, orders(*cancelled))
+    run = runner(pipeline())
+    ended(run, 0)
+    ended(run, 1)
+    assert plans(run) == [(STAGES[1:], False)]
 
 
 DEATHS = (("run opened", 2), ("files written", 2), ("files written", 3), ("files written", 6),

@@ -22,7 +22,7 @@ from ledger.core.column_names import (
     ROOTS,
     is_own,
 )
-from ledger.errors import FencedError
+from ledger.errors import FencedError, InputError
 from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job
 from ledger.store.queries.runs import Run
@@ -60,10 +60,16 @@ def named_inputs(frames: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
 
 def delivered_rows(job: Job, run: Run) -> DataFrame:
     """Return the rows that a committed run passed on to its consumers, with columns as
-    ``input_rows``. Raises FencedError if the run of a source was superseded.
+    ``input_rows``. Raises FencedError if the run of a source was superseded, InputError if the run
+    wrote no rows, as part of a plan.
 
     There is no ``ROOT`` if the rows are not tracked any more.
     """
+    if run.written_by is not None:
+        raise InputError(
+            f"the rows of {run.step} in batch {run.batch_id} were only written by {run.written_by},"
+            " in one plan with it: nothing else can read them. Reprocess the interval"
+        )
     manifest = job.manifest(run.step_run_id)
     rows = positioned(job.spark, manifest, POSITION)
     if ERROR in rows.columns:  # a source's snapshot

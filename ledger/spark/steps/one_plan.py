@@ -24,9 +24,10 @@ from ledger.deltas.portions import Output, PassedOn, Portion, Reading, fold_in_p
 from ledger.deltas.rows import Longs
 from ledger.deltas.stored import Checksum
 from ledger.deltas.unarrived import UnarrivedRows, unarrived_rows
-from ledger.errors import FencedError, UnavailableError
+from ledger.errors import FencedError, RejectedPlanError, UnavailableError
 from ledger.pipeline.steps import StageStep
-from ledger.spark.failures import error_text, translated
+from ledger.spark.actions import noting_actions
+from ledger.spark.failures import recorded, translated
 from ledger.spark.folding.fold import fold
 from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.frames.anchors import Rooting, rooting
@@ -47,13 +48,11 @@ from ledger.spark.tracking import (
 )
 from ledger.storage.manifest import Manifest
 
+MOST_MISSING = 0.25  # share of a plan's input that may run again
+FEW_MISSING = 10_000  # rows that may run again, whatever their share is
 ANSWER_SECONDS = 60.0  # for which counts are waited for once the rows are written
 
 _log = logging.getLogger(__name__)
-
-
-class RejectedPlanError(Exception):
-    """Raised if it is not proven what became of every row. The stages have to run one by one."""
 
 
 def run_plan(job: Job, plan: OpenedPlan, steps: Sequence[StageStep]) -> list[Record]:
@@ -64,12 +63,10 @@ def run_plan(job: Job, plan: OpenedPlan, steps: Sequence[StageStep]) -> list[Rec
     """
     try:
         return _OnePlan(job, plan, steps).run()
-    except RejectedPlanError:
-        raise
     except Exception as exc:
-        if isinstance(translated(exc), FencedError | UnavailableError):
+        if isinstance(translated(exc), RejectedPlanError | FencedError | UnavailableError):
             raise
-        raise RejectedPlanError(error_text(exc)) from exc
+        raise RejectedPlanError(recorded(exc)) from exc
 
 
 @dataclass
@@ -112,9 +109,14 @@ class _OnePlan:
         (reading,) = readings(self.job, runs[0])
         output = output_portion(self.job, runs[-1], self.steps[-1], written)
         (missing,) = unarrived_rows([reading], output)
+        rows = runs[0].input_run.output_rows or 0
+        if len(missing.position) > max(FEW_MISSING, MOST_MISSING * rows):
+            raise RejectedPlanError(
+                f"{len(missing.position):,} of {rows:,} rows did not arrive, which is too many to"
+                " run them again one by one"
+            )
         reruns = self._rerun(missing, arguments)
         outputs: list[StepOutput] = []
-        rows = runs[0].input_run.output_rows or 0
         for place, rerun in enumerate(reruns[:-1]):
             outputs.append(self._inner(place, reading, missing.position, rerun, rows))
             rows = outputs[-1].record.output_rows
@@ -135,9 +137,12 @@ class _OnePlan:
             frames = self._next_frames(step, border.watch(rows))
         run, step, own = last
         rows = self._output(step, frames, own).rows
-        for border in self.borders:
-            if not border.wrote.within(rows):
-                raise RejectedPlanError("Spark has left out an operation at which rows are counted")
+        for place, border in enumerate(self.borders):
+            if border.wrote.occurrences(rows) != 1:
+                raise RejectedPlanError(
+                    f"rows of stage {self.steps[place].name!r} are not read once: a stage after it"
+                    " uses its input more than once, or Spark has left them out"
+                )
         written = write_output(self.job, step, rows, self.job.folder(run))
         if not all(border.wrote.answers(ANSWER_SECONDS) for border in self.borders):
             raise RejectedPlanError("Spark has not said how many rows it counted")
@@ -146,11 +151,18 @@ class _OnePlan:
     def _output(
         self, step: StageStep, frames: Mapping[str, DataFrame], arguments: Mapping[str, Any]
     ) -> StageOutput:
-        output = stage_output(self.job.pipeline, step, frames, arguments)
+        with noting_actions(next(iter(frames.values()))) as actions:
+            output = stage_output(self.job.pipeline, step, frames, arguments)
+        if actions.uses_rows:  # it might ask for other rows the second time
+            raise RejectedPlanError(
+                f"stage {step.name!r} asks for rows ({actions}) before it returns its frame"
+            )
         if output.gathering:
-            raise RejectedPlanError(f"stage {step.name!r} has {output.gathering[0]}")
+            raise RejectedPlanError(
+                f"stage {step.name!r} has {output.gathering[0]}, which needs all rows of its input"
+            )
         if ANCHORS in output.rows.columns:
-            raise RejectedPlanError(f"rows of stage {step.name!r} may have several records")
+            raise RejectedPlanError(f"a row of stage {step.name!r} may come from several records")
         return output
 
     def _next_frames(self, step: StageStep, rows: DataFrame) -> Mapping[str, DataFrame]:
@@ -170,7 +182,7 @@ class _OnePlan:
         _log.info("%s: running %s rows again that did not arrive", names, len(missing.position))
         frames = {
             name: rows.join(
-                F.broadcast(local_rows(self.job.spark, {POSITION: pa.array(missing.position)})),
+                local_rows(self.job.spark, {POSITION: pa.array(missing.position)}),
                 POSITION,
                 "left_semi",
             )
@@ -192,7 +204,10 @@ class _OnePlan:
             if place + 1 < len(self.steps):
                 rows = read_files(self.job.spark, first.manifest)
                 frames = dict(self._next_frames(step, rows))
-        raise RejectedPlanError(f"{len(missing.position)} rows arrived only the second time")
+        raise RejectedPlanError(
+            f"{len(missing.position):,} rows arrived only the second time: a stage gives another"
+            " answer to the same rows"
+        )
 
     def _inner(
         self, place: int, reading: Reading, absent: Longs, rerun: _Rerun, input_rows: int
@@ -217,10 +232,12 @@ class _OnePlan:
             marks = border.wrote.failed, border.wrote.dropped
             if (outcome.wrote, first.failed, first.dropped) != (counted, *marks):
                 raise RejectedPlanError(
-                    f"rows of {step.name}: {counted} were counted, {outcome.wrote} are explained"
+                    f"behind stage {step.name!r} {counted} were counted, and what arrived and what"
+                    f" ran again are {outcome.wrote}: a stage gives other rows the second time, or"
+                    " several rows of one"
                 )
             if outcome.posted.emitted_edges != passed * len(edges.consumers):
-                raise RejectedPlanError(f"{step.name} makes several rows of one")
+                raise RejectedPlanError(f"stage {step.name!r} makes several rows of one")
 
         border.check()
         outcome = fold(job, run, portions, check)
@@ -256,5 +273,5 @@ def _positions(output: Output) -> tuple[Longs, Longs]:
             passing.append(parent if goes_on is None else parent[goes_on])
     positions = np.concatenate(arrived)
     if len(np.unique(positions)) != len(positions):
-        raise RejectedPlanError(f"{output.edges.step} makes several rows of one")
+        raise RejectedPlanError(f"stage {output.edges.step!r} makes several rows of one")
     return np.sort(positions), np.sort(np.concatenate(passing))

@@ -49,18 +49,20 @@ def stage_history(connection: Connection, pipeline_id: int, before: int) -> list
     return all_of(StageHistory, connection.execute(statement, keys))
 
 
-def rejected_since(
-    connection: Connection, pipeline_id: int, steps: Sequence[str], most: int
+def last_rejections(
+    connection: Connection, batch_id: int, steps: Sequence[str], most: int
 ) -> list[int]:
-    """Return the batches of the last plans of these stages that were rejected, newest first: at
-    most so many, and none before a plan that was accepted.
+    """Return the batches whose plans of these stages were rejected, newest first, up to the last
+    plan that was accepted. Of the batch itself, plans that did not end count as rejected.
     """
     statement = text("""
-        SELECT batch_id, accepted FROM one_plan
-        WHERE pipeline_id = :pipeline AND steps = cast(:steps AS text[]) AND accepted IS NOT NULL
-        ORDER BY one_plan_id DESC LIMIT :most
+        SELECT p.batch_id, coalesce(p.accepted, false) AS accepted
+        FROM one_plan p JOIN batch b USING (pipeline_id)
+        WHERE b.batch_id = :id AND p.steps = cast(:steps AS text[])
+          AND (p.accepted IS NOT NULL OR p.batch_id = :id)
+        ORDER BY p.one_plan_id DESC LIMIT :most
     """)
-    keys = {"pipeline": pipeline_id, "steps": list(steps), "most": most}
+    keys = {"id": batch_id, "steps": list(steps), "most": most}
     rows = connection.execute(statement, keys)
     return [row.batch_id for row in takewhile(lambda row: not row.accepted, rows)]
 
@@ -88,10 +90,13 @@ class TriedPlan:
 
 
 def tried_plans(connection: Connection, batch_id: int) -> list[TriedPlan]:
-    """Return the plans of a batch that ended, oldest first."""
+    """Return the last plan of each sequence of stages of a batch that was rejected, or counts."""
     statement = text("""
-        SELECT steps, rejected FROM one_plan
-        WHERE batch_id = :id AND accepted IS NOT NULL ORDER BY one_plan_id
+        SELECT DISTINCT ON (p.steps) p.steps, p.rejected FROM one_plan p
+        WHERE p.batch_id = :id AND (NOT p.accepted OR EXISTS (
+          SELECT FROM step_run r WHERE r.batch_id = p.batch_id AND r.state = 'committed'
+            AND r.one_plan_id = p.one_plan_id))
+        ORDER BY p.steps, p.one_plan_id DESC
     """)
     return all_of(TriedPlan, connection.execute(statement, {"id": batch_id}))
 

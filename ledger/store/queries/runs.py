@@ -21,8 +21,8 @@ class Run:
 
     ``emitted``: the roots of a source's run, while it is the run that counts.
     ``one_plan_id``: the plan that it is part of, if any.
-    ``written_by``: the last stage of that plan, which alone wrote its rows; None: the run wrote its
-    own.
+    ``begins_with``, ``written_by``: the first and the last stage of that plan. Only the last wrote
+    its rows. ``written_by`` is None if the run wrote its own.
     """
 
     step_run_id: int
@@ -39,6 +39,7 @@ class Run:
     emitted_edges: int | None
     emitted: RootRange | None
     one_plan_id: int | None = None
+    begins_with: str | None = None
     written_by: str | None = None
 
     def holds_its_step(self, now: datetime) -> bool:
@@ -69,7 +70,8 @@ _RUN = """
 SELECT r.step_run_id, r.batch_id, r.step, r.state, r.attempt_id, r.attempt_number, r.try_number,
        r.opened_at, r.lease_until, r.closed_at, r.output_rows, r.emitted_edges,
        s.first_root, s.roots, s.span,
-       r.one_plan_id, nullif(p.steps[array_upper(p.steps, 1)], r.step) AS written_by
+       r.one_plan_id, p.steps[1] AS begins_with,
+       nullif(p.steps[array_upper(p.steps, 1)], r.step) AS written_by
 FROM step_run r
 LEFT JOIN batch_source s
   ON s.batch_id = r.batch_id AND s.source = r.step AND s.emit_run_id = r.step_run_id
