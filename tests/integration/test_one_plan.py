@@ -140,8 +140,8 @@ def days(tmp_path):
 @pytest.fixture
 def history(monkeypatch):
     """A batch before the first one, in which no stage lost or multiplied rows."""
-    known = {step: StageHistory(step, False, 0, ORDERS) for step in STAGES}
-    monkeypatch.setattr(one_plans, "history_of", lambda connection, batch: known)
+    histories = {step: StageHistory(step, False, 0, ORDERS) for step in STAGES}
+    monkeypatch.setattr(one_plans, "history_of", lambda connection, batch: histories)
 
 
 _SINGLE = {}  # results of the third day, by what the last stage does besides
