@@ -14,10 +14,8 @@ from typing import Any
 import duckdb
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from rich.console import Console
-from rich.progress import track
 
-from benchmarks.measure import Bench, seconds
+from benchmarks.measure import Bench, in_turn
 from ledger.auditing.scripts.running import audit_script
 from ledger.errors import CarryError
 from ledger.lineage.anchors import LISTS, NUMBERS, Form
@@ -40,7 +38,7 @@ def audited(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dic
         "bare": partial(runpy.run_path, str(_SCRIPT)),
         "audited": _audit,
     }
-    taken = _in_turn(variants, rounds, "audited: rounds")
+    taken = in_turn(variants, rounds, "audited: rounds")
     medians = {name: statistics.median(values) for name, values in taken.items()}
     return {
         "audited.seconds": taken,
@@ -65,7 +63,7 @@ def tpch(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[s
                 variants[form] = partial(_run, partial(_carried, session, frames, text, form))
         except CarryError:  # no row of its result comes from the two tables
             continue
-        taken = _in_turn(variants, rounds, f"TPC-H {number}: rounds")
+        taken = in_turn(variants, rounds, f"TPC-H {number}: rounds")
         medians = {name: statistics.median(values) for name, values in taken.items()}
         figures[f"tpch.{number}.seconds"] = taken
         for form in FORMS:
@@ -75,19 +73,6 @@ def tpch(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[s
     for form, values in ratios.items():
         figures[f"tpch.{form}_over_bare"] = statistics.geometric_mean(values)
     return figures
-
-
-def _in_turn(
-    variants: dict[str, Callable[[], object]], rounds: int, title: str
-) -> dict[str, list[float]]:
-    """Seconds of each variant in each round but the first."""
-    taken: dict[str, list[float]] = {name: [] for name in variants}
-    for number in track(range(rounds + 1), title, console=Console()):
-        for name, run in variants.items():
-            spent = seconds(run)
-            if number > 0:
-                taken[name].append(spent)
-    return taken
 
 
 def _audit() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from rich.console import Console
-from rich.progress import track
 
-from benchmarks.measure import Bench, seconds
+from benchmarks.measure import Bench, in_turn
 from ledger.lineage.anchors import LISTS, NUMBERS, Form
 from ledger.lineage.carry import carry
 
-ORDERS, CUSTOMERS = 1_000_000, 100_000  # records
+# Millions of orders in a round, which takes two to three seconds without records.
+MILLIONS = {"row-wise": 40, "join": 10, "group by": 12, "distinct": 8, "window": 6, "chain": 6}
+ORDERS_IN_FILE, CUSTOMERS = 1_000_000, 200_000
 _ID = "_anchor"
 FORMS: dict[str, Form] = {"numbers": NUMBERS, "lists": LISTS}
 
@@ -69,26 +69,39 @@ WORKS: dict[str, tuple[Function, int]] = {  # with the number of tracked inputs
 
 
 def measure(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[str, Any]:
-    """Seconds of each function alone and carried, in turn; medians, and carried over alone."""
-    folder, console = home / "carried", Console()
-    inputs = [_stored(session, folder / name, rows) for name, rows in _tables(session).items()]
-    bare = [frame.drop(_ID) for frame in inputs]
+    """Seconds of each function alone and carried, in turn; medians, and carried over alone. Beside
+    these the milliseconds over one record: the fixed part of a round.
+    """
+    large = _stored(session, home / "carried", max(MILLIONS.values()))
+    small = _stored(session, home / "carried_small", 0)
     figures: dict[str, Any] = {}
     for name, (function, tracked) in WORKS.items():
-        variants = {"bare": partial(_run, partial(function, *bare))}
-        for form in FORMS:
-            variants[form] = partial(_run, partial(_carried, function, inputs, tracked, form))
-        taken: dict[str, list[float]] = {variant: [] for variant in variants}
-        for number in track(range(rounds + 1), f"carried, {name}: rounds", console=console):
-            for variant, run in variants.items():
-                spent = seconds(run)
-                if number > 0:
-                    taken[variant].append(spent)
-        medians = {variant: statistics.median(values) for variant, values in taken.items()}
+        orders, customers = large
+        files = sorted(orders.inputFiles())[: MILLIONS[name]]
+        inputs = [session.read.parquet(*files), customers]
+        taken = _in_turn(f"carried, {name}", function, inputs, tracked, rounds)
+        medians = _medians(taken)
+        fixed = _medians(_in_turn(f"carried, {name}, fixed", function, small, tracked, rounds))
         figures[f"carried.{name}.seconds"] = taken
+        figures[f"carried.{name}.fixed_ms"] = {each: 1000 * s for each, s in fixed.items()}
         for form in FORMS:
             figures[f"carried.{name}.{form}_over_bare"] = medians[form] / medians["bare"]
     return figures
+
+
+def _in_turn(
+    title: str, function: Function, inputs: list[DataFrame], tracked: int, rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of a function alone and carried, in each round but the first."""
+    bare = [frame.drop(_ID) for frame in inputs]
+    variants = {"bare": partial(_run, partial(function, *bare))}
+    for form in FORMS:
+        variants[form] = partial(_run, partial(_carried, function, inputs, tracked, form))
+    return in_turn(variants, rounds, f"{title}: rounds")
+
+
+def _medians(taken: dict[str, list[float]]) -> dict[str, float]:
+    return {variant: statistics.median(values) for variant, values in taken.items()}
 
 
 def _carried(function: Function, inputs: list[DataFrame], tracked: int, form: str) -> DataFrame:
@@ -103,25 +116,26 @@ def _run(make: Callable[[], DataFrame]) -> None:
     make().write.format("noop").mode("overwrite").save()
 
 
-def _tables(session: SparkSession) -> dict[str, DataFrame]:
+def _stored(session: SparkSession, folder: Path, millions: int) -> list[DataFrame]:
+    """Orders, a million in a file, and customers; of no million one record of each."""
     number = F.col("id")
-    orders = session.range(ORDERS).select(
+    rows, buyers = (millions * ORDERS_IN_FILE, CUSTOMERS) if millions else (1, 1)
+    orders = session.range(0, rows, 1, max(millions, 1)).select(
         number.alias("order"),
-        (F.xxhash64("id") % CUSTOMERS + CUSTOMERS).alias("customer"),
-        (F.xxhash64("id", F.lit(1)) % 10_000 + 10_000).alias("cents"),
+        F.pmod(F.xxhash64("id"), F.lit(buyers)).alias("customer"),
+        F.pmod(F.xxhash64("id", F.lit(1)), F.lit(20_000)).alias("cents"),
         F.element_at(
             F.array(*map(F.lit, ("paid", "sent", "cancelled"))), (number % 3 + 1).cast("int")
         ).alias("state"),
         number.alias(_ID),
     )
-    customers = session.range(2 * CUSTOMERS).select(
+    customers = session.range(buyers).select(
         number.alias("customer"),
         F.concat(F.lit("c"), number % 50).alias("country"),
-        (number + ORDERS).alias(_ID),
+        (number + rows).alias(_ID),
     )
-    return {"orders": orders, "customers": customers}
-
-
-def _stored(session: SparkSession, folder: Path, frame: DataFrame) -> DataFrame:
-    frame.write.mode("overwrite").parquet(str(folder))
-    return session.read.parquet(str(folder))
+    tables = []
+    for name, frame in {"orders": orders, "customers": customers}.items():
+        frame.write.mode("overwrite").parquet(str(folder / name))
+        tables.append(session.read.parquet(str(folder / name)))
+    return tables

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 import psutil
+from rich.console import Console
+from rich.progress import track
 from sqlalchemy import text
 
 from ledger import Pipeline
@@ -38,6 +40,19 @@ def seconds(action: Callable[[], object]) -> float:
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
+
+
+def in_turn(
+    variants: Mapping[str, Callable[[], object]], rounds: int, title: str
+) -> dict[str, list[float]]:
+    """Seconds of each variant in each round but the first."""
+    taken: dict[str, list[float]] = {name: [] for name in variants}
+    for number in track(range(rounds + 1), title, console=Console()):
+        for name, run in variants.items():
+            spent = seconds(run)
+            if number > 0:
+                taken[name].append(spent)
+    return taken
 
 
 def data_bytes(folder: Path) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.join_keys import compared_key
-from ledger.auditing.operations import conjuncts, has_subquery, join_type, references
+from ledger.auditing.operations import conjuncts, has_subquery, references
 from ledger.lineage.catalyst import Catalyst, Expression, Node
-from ledger.lineage.nodes import simple_name
+from ledger.lineage.nodes import join_type, simple_name
 
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 _JOIN_TYPE = "org.apache.spark.sql.catalyst.plans.JoinType"

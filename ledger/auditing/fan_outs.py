@@ -11,9 +11,10 @@ from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.ids import Ids
 from ledger.auditing.join_keys import join_keys
-from ledger.auditing.operations import join_type, operation, text_of
+from ledger.auditing.operations import operation, text_of
 from ledger.auditing.sources import ID
 from ledger.lineage.catalyst import Node
+from ledger.lineage.nodes import join_type
 
 _COUNT, _KEY, _ROW = "__ackledger_count", "__ackledger_key", "__ackledger_row"
 # The sides whose rows a join is expected to keep as they are.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from ledger.lineage.catalyst import Catalyst, Expression, Node
-from ledger.lineage.nodes import CONSULTING_JOINS, asked_once, simple_name
+from ledger.lineage.nodes import CONSULTING_JOINS, asked_once, join_type, simple_name
 
 _JOINS = {
     "Inner": "inner join",
@@ -58,11 +58,6 @@ _SUBQUERIES = {"listquery(": "subquery", "exists(": "EXISTS (subquery)"}
 _SUBQUERIES |= {"scalarsubquery(": "(subquery)"}
 # Between these and its Sort a limit's rows keep their order.
 _ORDERED = frozenset({"Filter", "GlobalLimit", "LocalLimit", "Offset", "Project", "SubqueryAlias"})
-
-
-def join_type(node: Node) -> str:
-    """Return the type of a Join, as Spark's class is called."""
-    return str(node.joinType().toString())
 
 
 def operation(node: Node) -> str:
@@ -175,13 +170,9 @@ def references(expression: Expression, catalyst: Catalyst) -> set[int]:
     return {int(attribute.exprId().id()) for attribute in attributes}
 
 
+@asked_once
 def simple_class(expression: Expression) -> str:
     """Return the name of an expression's class."""
-    return str(_class_of(expression))
-
-
-@asked_once
-def _class_of(expression: Expression) -> str:
     return str(expression.getClass().getSimpleName())
 
 

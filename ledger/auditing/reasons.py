@@ -14,11 +14,11 @@ from ledger.auditing.attribution import Attribution, Lost
 from ledger.auditing.conditions import Condition, Conjunct, negated
 from ledger.auditing.ids import NO_IDS, Ids
 from ledger.auditing.join_keys import join_keys
-from ledger.auditing.operations import join_type, simple_class, text_of
+from ledger.auditing.operations import simple_class, text_of
 from ledger.auditing.parsing import parsed_texts
 from ledger.auditing.sources import ID, column_of
 from ledger.lineage.catalyst import Catalyst, Expression, Node
-from ledger.lineage.nodes import CONSULTING_JOINS, simple_name
+from ledger.lineage.nodes import CONSULTING_JOINS, join_type, simple_name
 
 _REASON = "__ackledger_reason"
 # Generators that make no row of a list that is NULL or empty.

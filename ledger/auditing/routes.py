@@ -9,10 +9,10 @@ from ledger.auditing import ids as record_ids
 from ledger.auditing.attribution import Attribution
 from ledger.auditing.definitions import rank_in
 from ledger.auditing.ids import Ids
-from ledger.auditing.operations import is_consulting, join_type
+from ledger.auditing.operations import is_consulting
 from ledger.auditing.sources import Leaf
 from ledger.lineage.catalyst import Node
-from ledger.lineage.nodes import simple_name
+from ledger.lineage.nodes import join_type, simple_name
 
 # Below these a row stands for others as well, or only chooses them.
 _COLLECTING = frozenset({"Aggregate", "Deduplicate", "Distinct", "Except", "Intersect"})

@@ -7,13 +7,8 @@ are cheaper in groups, and tell whether all records arrived, but not which.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import islice
-from operator import add
+from itertools import count, islice
 from typing import Any, Protocol
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 
 @dataclass(frozen=True)
@@ -49,6 +44,13 @@ class Anchors:
         """Whether a row has at most one record, whose id is the only hidden column."""
         return len(self.parts) == 1 and self.parts[0].is_id
 
+    def named(self, first: int = 0) -> list[list[str]]:
+        """Return the names of the attributes of each part in SQL: ``a0``, ``a1``, ... from a
+        number.
+        """
+        numbers = count(first)
+        return [[f"a{next(numbers)}" for _ in part.attributes] for part in self.parts]
+
     def renewed(self, attributes: Sequence[Any]) -> "Anchors":
         """Return the same parts under other attributes."""
         rest = iter(attributes)
@@ -58,32 +60,32 @@ class Anchors:
 
 
 class Form(Protocol):
-    """Columns by which a row names several records; they end in ``names``. ``id_type``: the type of
-    a record's id, in SQL.
+    """Columns by which a row names several records, in SQL; they end in ``names``. ``id_type``: the
+    type of a record's id.
     """
 
     names: tuple[str, ...]
     id_type: str
 
-    def none(self) -> list[Column]:
+    def none(self) -> list[str]:
         """Return the columns of a row without a record."""
 
-    def of_one(self, record_id: Column) -> list[Column]:
+    def of_one(self, record_id: str) -> list[str]:
         """Return the columns of a row of one record; its id may be NULL."""
 
-    def of_two(self, left: Column, right: Column) -> list[Column]:
+    def of_two(self, left: str, right: str) -> list[str]:
         """Return the columns of a row of two records; both ids may be NULL, or one record's."""
 
-    def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
+    def merged(self, parts: Sequence[Sequence[str]]) -> list[str]:
         """Return the columns of a row that has the records of several parts, each in this form."""
 
-    def collected_ids(self, record_id: Column) -> list[Column]:
+    def collected_ids(self, record_id: str) -> list[str]:
         """Return the aggregates over rows of one record each."""
 
-    def collected(self, columns: Sequence[Column]) -> list[Column]:
+    def collected(self, columns: Sequence[str]) -> list[str]:
         """Return the aggregates over rows of several records."""
 
-    def finished(self, columns: Sequence[Column]) -> list[Column]:
+    def finished(self, columns: Sequence[str]) -> list[str]:
         """Return the columns of the output; no value is NULL."""
 
 
@@ -95,31 +97,33 @@ class Lists:
     names: tuple[str, ...] = ("ids",)
     id_type = "bigint"
 
-    def none(self) -> list[Column]:
-        return [_no_ids()]
+    def none(self) -> list[str]:
+        return [_NO_IDS]
 
-    def of_one(self, record_id: Column) -> list[Column]:
-        return [F.when(record_id.isNotNull(), F.array(record_id))]
+    def of_one(self, record_id: str) -> list[str]:
+        return [_list_of_one(record_id)]
 
-    def of_two(self, left: Column, right: Column) -> list[Column]:
+    def of_two(self, left: str, right: str) -> list[str]:
         # For each row of a join; array_distinct makes a hash set for each.
-        of_left, of_right = F.array(left), F.array(right)
-        several = F.when(left.isNull() & right.isNull(), _no_ids())
-        several = several.when(right.isNull() | (left == right), of_left)
-        return [several.when(left.isNull(), of_right).otherwise(F.array(left, right))]
+        return [
+            f"CASE WHEN {left} IS NULL AND {right} IS NULL THEN {_NO_IDS}"
+            f" WHEN {right} IS NULL OR {left} = {right} THEN array({left})"
+            f" WHEN {left} IS NULL THEN array({right}) ELSE array({left}, {right}) END"
+        ]
 
-    def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
-        return [F.array_distinct(F.concat(*(F.coalesce(ids, _no_ids()) for (ids,) in parts)))]
+    def merged(self, parts: Sequence[Sequence[str]]) -> list[str]:
+        lists = ", ".join(f"coalesce({ids}, {_NO_IDS})" for (ids,) in parts)
+        return [f"array_distinct(concat({lists}))"]
 
-    def collected_ids(self, record_id: Column) -> list[Column]:
-        return [F.array_distinct(F.collect_list(record_id))]
+    def collected_ids(self, record_id: str) -> list[str]:
+        return [f"array_distinct(collect_list({record_id}))"]
 
-    def collected(self, columns: Sequence[Column]) -> list[Column]:
+    def collected(self, columns: Sequence[str]) -> list[str]:
         # Equal lists are collected once: a total that was joined to each row has all its records.
-        return [F.array_distinct(F.flatten(F.collect_set(columns[0])))]
+        return [f"array_distinct(flatten(collect_set({columns[0]})))"]
 
-    def finished(self, columns: Sequence[Column]) -> list[Column]:
-        return [F.coalesce(columns[0], _no_ids())]
+    def finished(self, columns: Sequence[str]) -> list[str]:
+        return [f"coalesce({columns[0]}, {_NO_IDS})"]
 
 
 @dataclass
@@ -131,26 +135,26 @@ class RowLists:
     id_type: str
     names: tuple[str, ...] = ("ids",)
 
-    def none(self) -> list[Column]:
-        return [F.array().cast(f"array<{self.id_type}>")]
+    def none(self) -> list[str]:
+        return [f"CAST(array() AS array<{self.id_type}>)"]
 
-    def of_one(self, record_id: Column) -> list[Column]:
-        return [F.when(record_id.isNotNull(), F.array(record_id))]
+    def of_one(self, record_id: str) -> list[str]:
+        return [_list_of_one(record_id)]
 
-    def of_two(self, left: Column, right: Column) -> list[Column]:
+    def of_two(self, left: str, right: str) -> list[str]:
         return self.merged([self.of_one(left), self.of_one(right)])
 
-    def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
-        return [F.concat(*(self.finished(part)[0] for part in parts))]
+    def merged(self, parts: Sequence[Sequence[str]]) -> list[str]:
+        return [f"concat({', '.join(self.finished(part)[0] for part in parts)})"]
 
-    def collected_ids(self, record_id: Column) -> list[Column]:
-        return [F.collect_list(record_id)]
+    def collected_ids(self, record_id: str) -> list[str]:
+        return [f"collect_list({record_id})"]
 
-    def collected(self, columns: Sequence[Column]) -> list[Column]:
-        return [F.flatten(F.collect_set(columns[0]))]
+    def collected(self, columns: Sequence[str]) -> list[str]:
+        return [f"flatten(collect_set({columns[0]}))"]
 
-    def finished(self, columns: Sequence[Column]) -> list[Column]:
-        return [F.coalesce(columns[0], *self.none())]
+    def finished(self, columns: Sequence[str]) -> list[str]:
+        return [f"coalesce({columns[0]}, {self.none()[0]})"]
 
 
 class Numbers:
@@ -164,43 +168,40 @@ class Numbers:
     names: tuple[str, ...] = ("records", "xor", "sum")
     id_type = "bigint"
 
-    def none(self) -> list[Column]:
-        return [F.lit(0).cast("bigint")] * 3
+    def none(self) -> list[str]:
+        return ["0L"] * 3
 
-    def of_one(self, record_id: Column) -> list[Column]:
-        hashed = F.xxhash64(record_id)
-        some = record_id.isNotNull()
-        low = hashed.bitwiseAND(F.lit(0xFFFFFFFF).cast("bigint"))
-        return [
-            F.when(some, value.cast("bigint")).otherwise(F.lit(0).cast("bigint"))
-            for value in (F.lit(1), hashed, low)
-        ]
+    def of_one(self, record_id: str) -> list[str]:
+        hashed = f"xxhash64({record_id})"
+        values = "1L", hashed, f"({hashed} & {0xFFFFFFFF}L)"
+        return [f"CASE WHEN {record_id} IS NOT NULL THEN {value} ELSE 0L END" for value in values]
 
-    def of_two(self, left: Column, right: Column) -> list[Column]:
+    def of_two(self, left: str, right: str) -> list[str]:
         return self.merged([self.of_one(left), self.of_one(right)])
 
-    def merged(self, parts: Sequence[Sequence[Column]]) -> list[Column]:
-        counts, xors, sums = zip(*map(_zeroed, parts), strict=True)
-        return [reduce(add, counts), reduce(Column.bitwiseXOR, xors), reduce(add, sums)]
+    def merged(self, parts: Sequence[Sequence[str]]) -> list[str]:
+        columns = zip(*map(_zeroed, parts), strict=True)
+        return [f" {by} ".join(values) for by, values in zip("+^+", columns, strict=True)]
 
-    def collected_ids(self, record_id: Column) -> list[Column]:
+    def collected_ids(self, record_id: str) -> list[str]:
         return self.collected(self.of_one(record_id))
 
-    def collected(self, columns: Sequence[Column]) -> list[Column]:
-        count, xor, total = columns
-        return _zeroed([F.sum(count), F.bit_xor(xor), F.sum(total)])
+    def collected(self, columns: Sequence[str]) -> list[str]:
+        totals = ("sum", "bit_xor", "sum")
+        return _zeroed([f"{by}({value})" for by, value in zip(totals, columns, strict=True)])
 
-    def finished(self, columns: Sequence[Column]) -> list[Column]:
+    def finished(self, columns: Sequence[str]) -> list[str]:
         return _zeroed(columns)
 
 
 LISTS: Form = Lists()
 NUMBERS: Form = Numbers()
+_NO_IDS = "CAST(array() AS array<bigint>)"
 
 
-def _no_ids() -> Column:
-    return F.array().cast("array<bigint>")
+def _list_of_one(record_id: str) -> str:
+    return f"CASE WHEN {record_id} IS NOT NULL THEN array({record_id}) END"
 
 
-def _zeroed(columns: Sequence[Column]) -> list[Column]:
-    return [F.coalesce(column, F.lit(0).cast("bigint")) for column in columns]
+def _zeroed(columns: Sequence[str]) -> list[str]:
+    return [f"coalesce({column}, 0L)" for column in columns]

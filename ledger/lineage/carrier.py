@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from ledger.errors import CarryError
 from ledger.lineage.anchors import AnchorPart, Anchors, Form
-from ledger.lineage.catalyst import Catalyst, Expression, Node
+from ledger.lineage.catalyst import Catalyst, Expression, Node, Seq
 from ledger.lineage.nodes import (
     GATHERING,
     JOINS,
@@ -19,6 +18,7 @@ from ledger.lineage.nodes import (
     RIGHT_OF_EXCEPT,
     ROWS_ALONE,
     RULED,
+    join_type,
     right_side,
     simple_name,
     subquery_in,
@@ -82,38 +82,27 @@ class Carrier:
             raise CarryError(TOO_DEEP) from None
         if anchors is None:
             return None
-        self._require_same_columns(plan, node)
         if id_alone and anchors.is_id:
-            columns = [self.catalyst.column(anchors.attributes[0])]
+            columns = anchors.attributes
         else:
-            columns = self.form.finished(self._several(anchors))
-        node, _ = self.catalyst.projected(node, self.catalyst.output(plan), columns)
-        carried = self.catalyst.frame(node)
-        own = carried.schema.names[-len(names) :]
-        for hidden, name in zip(own, names, strict=True):
-            carried = carried.withColumnRenamed(hidden, name)
-        return carried
-
-    def _require_same_columns(self, plan: Node, rewritten: Node) -> None:
-        """Raise CarryError if a column of a plan is no longer in it, or has another type."""
-        columns = [
-            {
-                int(attribute.exprId().id()): str(attribute.dataType().json())
-                for attribute in self.catalyst.output(node)
-            }
-            for node in (plan, rewritten)
-        ]
-        if not columns[0].items() <= columns[1].items():
+            columns = self._columns(self.form.finished(self._several(anchors)), anchors)
+        visible = self.catalyst.outputs_of(plan, node)
+        own = self.catalyst.named(columns, names)
+        carried = self.catalyst.frame(self.catalyst.extended(node, visible, own)[0])
+        before, after = ([(e.name, e.dataType) for e in f.schema.fields] for f in (frame, carried))
+        if before != after[: -len(names)]:
             raise CarryError(
-                "a column was lost or changed while the plan was rewritten, which is a fault of "
+                "a column was changed while the plan was rewritten, which is a fault of "
                 f"ackledger. Please report this plan:\n{plan.toString()}"
             )
+        return carried
 
     def carried(self, node: Node) -> tuple[DataFrame, list[Column]]:
         """Return the rows of a node below which an input is, and the columns of their records."""
         plan, anchors = self.rewrite(node)
         assert anchors is not None
-        return self.catalyst.frame(plan), self._several(anchors)
+        columns = self._columns(self._several(anchors), anchors)
+        return self.catalyst.frame(plan), [self.catalyst.column(column) for column in columns]
 
     def require_batch(self, plan: Node) -> None:
         """Raise CarryError for a plan of Structured Streaming."""
@@ -145,10 +134,11 @@ class Carrier:
         self._require_known(node, name)
         if name in GATHERING:
             self._gather(node, GATHERING[name])
-        expressions = str(node.expressions().mkString(", ")) if name == "Project" else ""
-        for function in OF_PLACES:
-            if function in expressions:
-                self._gather(node, function.lower())
+        if name == "Project" and not node.deterministic():
+            expressions = str(node.expressions().mkString(", "))
+            for function in OF_PLACES:
+                if function in expressions:
+                    self._gather(node, function.lower())
         if name in RULED:
             rule: Callable[..., Carried] = getattr(self, f"_{name.lower()}")
             return rule(node, nodes, anchors)
@@ -198,29 +188,35 @@ class Carrier:
         if operation not in self.gathering:
             self.gathering.append(operation)
 
-    def _several(self, anchors: Anchors | None) -> list[Column]:
-        """Return the columns of a row in the form of several records."""
+    def _several(self, anchors: Anchors | None, first: int = 0) -> list[str]:
+        """Return the columns of a row in the form of several records, in SQL. ``first``: the number
+        of the first attribute of the anchors in it.
+        """
         if anchors is None:
             return self.form.none()
-        if len(anchors.parts) == 2 and all(part.is_id for part in anchors.parts):
-            left, right = map(self.catalyst.column, anchors.attributes)
-            return self.form.of_two(left, right)
-        parts = []
-        for part in anchors.parts:
-            columns = [self.catalyst.column(attribute) for attribute in part.attributes]
-            parts.append(self.form.of_one(columns[0]) if part.is_id else columns)
-        return parts[0] if len(parts) == 1 else self.form.merged(parts)
+        parts = anchors.named(first)
+        if len(parts) == 2 and all(part.is_id for part in anchors.parts):
+            return self.form.of_two(parts[0][0], parts[1][0])
+        columns = [
+            self.form.of_one(names[0]) if part.is_id else names
+            for part, names in zip(anchors.parts, parts, strict=True)
+        ]
+        return columns[0] if len(columns) == 1 else self.form.merged(columns)
 
-    def _with(self, node: Node, visible: Sequence[Expression], columns: list[Column]) -> Carried:
-        plan, attributes = self.catalyst.projected(node, visible, columns)
+    def _columns(self, texts: Sequence[str], *anchors: Anchors | None) -> list[Expression]:
+        attributes = [attribute for each in anchors if each for attribute in each.attributes]
+        return self.catalyst.resolved(texts, attributes)
+
+    def _with(self, node: Node, visible: Seq, columns: Sequence[Expression]) -> Carried:
+        own = self.catalyst.named(columns)
+        plan, attributes = self.catalyst.extended(node, visible, own)
         return plan, _of_several(attributes)
 
     def _project(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
-        columns = [*self.catalyst.items(node.projectList()), *anchors[0].attributes]
+        columns = self.catalyst.joined(node.projectList(), anchors[0].attributes)
         return self.catalyst.rebuilt(node, projectList=columns, child=nodes[0]), anchors[0]
 
     def _join(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
-        kind = node.joinType().toString()
         consulted = right_side(node)
         if consulted is not None:
             if anchors[1]:
@@ -230,8 +226,8 @@ class Carrier:
             # The right side stays as it was: its own columns are all that the condition needs.
             right = self.catalyst.children(node)[1]
             return self.catalyst.with_children(node, [nodes[0], right]), anchors[0]
-        if kind not in JOINS:
-            raise self._refusal(node, f"{kind} join")
+        if join_type(node) not in JOINS:
+            raise self._refusal(node, f"{join_type(node)} join")
         join = self.catalyst.with_children(node, nodes)
         if all(anchors):
             self._gather(node, "a join")
@@ -239,81 +235,74 @@ class Carrier:
         return join, Anchors(parts)
 
     def _union(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
-        outputs = [self.catalyst.output(child) for child in self.catalyst.children(node)]
         is_id = all(each is None or each.is_id for each in anchors)
         sides = []
-        for side, output, each in zip(nodes, outputs, anchors, strict=True):
-            if not is_id:
-                columns = self._several(each)
-            elif each is None:
-                columns = [F.lit(None).cast(self.form.id_type)]
+        for side, child, each in zip(nodes, self.catalyst.children(node), anchors, strict=True):
+            if is_id and each is not None:
+                columns = each.attributes
             else:
-                columns = [self.catalyst.column(each.attributes[0])]
-            sides.append(self.catalyst.projected(side, output, columns))
+                none = [f"CAST(NULL AS {self.form.id_type})"]
+                columns = self._columns(none if is_id else self._several(each), each)
+            own = self.catalyst.named(columns)
+            sides.append(self.catalyst.extended(side, child.output(), own))
         union = self.catalyst.with_children(node, [plan for plan, _ in sides])
-        hidden = self.catalyst.output(union)[-len(sides[0][1]) :]
+        hidden = self.catalyst.items(union.output().takeRight(len(sides[0][1])))
         return union, Anchors((AnchorPart(is_id, tuple(hidden)),))
 
     def _aggregate(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
-        outputs = self.catalyst.items(node.aggregateExpressions())
-        if any(map(self._is_python_aggregate, outputs)):
+        if self.catalyst.has_pandas_aggregate(node):
             raise CarryError(
                 f"{self.place(node)}: Spark cannot compute a pandas aggregate beside another "
                 "aggregate: use a built-in aggregate"
             )
-        keys = self.catalyst.items(node.groupingExpressions())
-        return self._grouped(nodes[0], anchors[0], keys, outputs, like=node)
+        outputs = node.aggregateExpressions()
+        return self._grouped(nodes[0], anchors[0], node.groupingExpressions(), outputs, like=node)
 
     def _distinct(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
-        output = self.catalyst.output(node)
-        return self._grouped(nodes[0], anchors[0], output, output)
+        return self._grouped(nodes[0], anchors[0], node.output(), node.output())
 
     def _deduplicate(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
         # Other columns keep their expression ids above the group and have new ones below it. With
         # the same ids Spark would push a filter on them below the group, and choose other rows.
         keys = self.catalyst.items(node.keys())
         key_ids = {key.exprId().id() for key in keys}
-        output = self.catalyst.output(node)
-        others = [each for each in output if each.exprId().id() not in key_ids]
-        below = [each for each in output if each.exprId().id() in key_ids]
-        columns = [self.catalyst.column(each) for each in others]
-        child, copies = self.catalyst.projected(nodes[0], [*below, *anchors[0].attributes], columns)
-        firsts = iter(
-            self.catalyst.first(child, copy, attribute)
-            for copy, attribute in zip(copies, others, strict=True)
-        )
-        output = [each if each.exprId().id() in key_ids else next(firsts) for each in output]
-        keys = keys or [self.catalyst.literal_key(child)]
-        return self._grouped(child, anchors[0], keys, output)
+        output = [(each, each.exprId().id() in key_ids) for each in self.catalyst.output(node)]
+        others = [each for each, is_key in output if not is_key]
+        visible = [*(each for each, is_key in output if is_key), *anchors[0].attributes]
+        child, copies = self.catalyst.extended(nodes[0], visible, self.catalyst.named(others))
+        firsts = self.catalyst.resolved([f"first(a{at})" for at in range(len(copies))], copies)
+        renamed = map(self.catalyst.renamed, firsts, others)
+        outputs = [each if is_key else next(renamed) for each, is_key in output]
+        # Without a key all rows are one group, and no rows are none.
+        keys = keys or self.catalyst.resolved(["1"], [])
+        return self._grouped(child, anchors[0], keys, outputs)
 
     def _grouped(
         self,
         child: Node,
-        anchors: Anchors | None,
-        keys: Sequence[Expression],
-        outputs: Sequence[Expression],
+        anchors: Anchors,
+        keys: Sequence[Expression] | Seq,
+        outputs: Sequence[Expression] | Seq,
         like: Node | None = None,
     ) -> Carried:
         """Group a node by keys, and collect the records of each group."""
-        parts = []
-        for part in anchors.parts if anchors else ():
-            columns = [self.catalyst.column(attribute) for attribute in part.attributes]
-            collect = self.form.collected
-            parts.append(self.form.collected_ids(columns[0]) if part.is_id else collect(columns))
-        if not parts:
-            parts = [self.form.collected(self.form.none())]
-        collected = parts[0] if len(parts) == 1 else self.form.merged(parts)
-        plan, attributes = self.catalyst.aggregated(child, keys, outputs, collected, like)
+        form = self.form
+        parts = [
+            form.collected_ids(names[0]) if part.is_id else form.collected(names)
+            for part, names in zip(anchors.parts, anchors.named(), strict=True)
+        ]
+        columns = self._columns(parts[0] if len(parts) == 1 else form.merged(parts), anchors)
+        own = self.catalyst.named(columns)
+        plan, attributes = self.catalyst.aggregated(child, keys, outputs, own, like)
         return plan, _of_several(attributes)
 
     def _expand(self, node: Node, nodes: list[Node], anchors: list[Anchors]) -> Carried:
         attributes = anchors[0].attributes
         rows = [
-            self.catalyst.scala([*self.catalyst.items(row), *attributes])
-            for row in self.catalyst.items(node.projections())
+            self.catalyst.joined(row, attributes) for row in self.catalyst.items(node.projections())
         ]
         fresh = [attribute.newInstance() for attribute in attributes]
-        output = [*self.catalyst.output(node), *fresh]
+        output = self.catalyst.joined(node.output(), fresh)
         plan = self.catalyst.rebuilt(node, projections=rows, output=output, child=nodes[0])
         return plan, anchors[0].renewed(fresh)
 
@@ -329,16 +318,19 @@ class Carrier:
         self._refuse_all(node, "intersectAll")
         left, right = anchors
         if left is None:
-            plan, added = self._with(nodes[0], self.catalyst.output(nodes[0]), self.form.none())
+            none = self._columns(self.form.none())
+            plan, added = self._with(nodes[0], nodes[0].output(), none)
             return self._intersect(node, [plan, nodes[1]], [added, right])
         if right is None:
             return self._set_operation(node, nodes[0], left, "left_semi")
         keys, other_keys = map(self.catalyst.output, self.catalyst.children(node))
-        left_rows, left_anchors = self._grouped(nodes[0], left, keys, keys)
-        right_rows, right_anchors = self._grouped(nodes[1], right, other_keys, other_keys)
+        left_rows, of_left = self._grouped(nodes[0], left, keys, keys)
+        right_rows, of_right = self._grouped(nodes[1], right, other_keys, other_keys)
+        assert of_left is not None
         pairs = list(zip(keys, other_keys, strict=True))
         join = self.catalyst.joined_null_safe(left_rows, right_rows, pairs, "inner")
-        merged = self.form.merged([self._several(left_anchors), self._several(right_anchors)])
+        parts = [self._several(of_left), self._several(of_right, len(of_left.attributes))]
+        merged = self._columns(self.form.merged(parts), of_left, of_right)
         return self._with(join, keys, merged)
 
     def _set_operation(self, node: Node, left: Node, anchors: Anchors, how: str) -> Carried:
@@ -365,9 +357,8 @@ class Carrier:
             self._require_known(definition, simple_name(definition))
             plan, anchors = self.rewrite(definition.child())
             if anchors is not None:  # its columns go last: references take columns by position
-                columns = [self.catalyst.column(attribute) for attribute in anchors.attributes]
-                own = self.catalyst.output(definition.child())
-                plan, attributes = self.catalyst.projected(plan, own, columns)
+                own = self.catalyst.named(anchors.attributes)
+                plan, attributes = self.catalyst.extended(plan, definition.child().output(), own)
                 anchors = anchors.renewed(attributes)
             self._definitions[definition.id()] = anchors
             carried.append(self.catalyst.with_children(definition, [plan]))
@@ -382,14 +373,8 @@ class Carrier:
         if anchors is None:
             return node, None
         fresh = [attribute.newInstance() for attribute in anchors.attributes]
-        plan = self.catalyst.rebuilt(node, output=[*self.catalyst.output(node), *fresh])
+        plan = self.catalyst.rebuilt(node, output=self.catalyst.joined(node.output(), fresh))
         return plan, anchors.renewed(fresh)
-
-    def _is_python_aggregate(self, expression: Expression) -> bool:
-        name = expression.getClass().getSimpleName()
-        if name == "PythonUDAF":
-            return True
-        return any(map(self._is_python_aggregate, self.catalyst.items(expression.children())))
 
 
 def _of_several(attributes: Sequence[Expression]) -> Anchors:

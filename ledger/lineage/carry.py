@@ -7,13 +7,14 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.types import ArrayType
 
 from ledger.core.column_names import ANCHOR
 from ledger.errors import CarryError
 from ledger.lineage.anchors import LISTS, AnchorPart, Anchors, Form
 from ledger.lineage.carrier import Carried, Carrier, Operation
 from ledger.lineage.catalyst import OWN_PREFIX, Catalyst, Expression, Node
-from ledger.lineage.nodes import right_side, simple_name, subquery_in
+from ledger.lineage.nodes import asked_once, right_side, simple_name, subquery_in
 from ledger.lineage.sites import Sites
 
 _INPUT = f"{OWN_PREFIX}input_"
@@ -79,6 +80,10 @@ class Following:
         self.catalyst, self.sites = Catalyst(self.spark), Sites()
         self.carrier = Carrier(self.catalyst, form, self._input_of, self._place)
         self.bare = [self._without_id(name, number) for number, name in enumerate(inputs)]
+        ids = [frame.schema[id_column].dataType for frame in inputs.values()]
+        self._is_list = [isinstance(each, ArrayType) for each in ids]
+        for frame in self.bare:
+            self.sites.close(frame)
 
     def watching(self) -> AbstractContextManager[None]:
         """Return the block in which the function is called: lines that make frames are noted."""
@@ -167,17 +172,19 @@ class Following:
                 f"{name} has no column {self._id_column!r}: expected the id of each "
                 f"record. It has {', '.join(frame.columns)}"
             )
-        own = [each for each in frame.columns if each != self._id_column]
-        quoted = [f"`{each.replace('`', '``')}`" for each in own]
-        return frame.select(*quoted).alias(f"{_INPUT}{number}")
+        return frame.drop(self._id_column).alias(f"{_INPUT}{number}")
 
     def _input_of(self, node: Node) -> Carried | None:
         """Return a marked input with its ids after its columns; None for any other node."""
-        if self.number_of(node) is None:
+        number = self.number_of(node)
+        if number is None:
             return None
-        carried, own = self.with_column(node, lambda ids: ids)
-        is_list = own.dataType().typeName() == "array"
-        return carried, Anchors((AnchorPart(not is_list, (own,)),))
+        project, ids = self._project_and_ids(node)
+        # Under a new expression id each time: the sides of a self-join have different ones.
+        named = self.catalyst.named([ids])
+        inner, own = self.catalyst.extended(project.child(), project.projectList(), named)
+        anchors = Anchors((AnchorPart(not self._is_list[number], tuple(own)),))
+        return self.catalyst.with_children(node, [inner]), anchors
 
     def with_column(
         self,
@@ -188,25 +195,24 @@ class Following:
         """Return a marked input with a column after its own that is made of its column of ids, and
         the column's attribute. ``restricted``: returns a part of the rows, with the same columns.
         """
-        project = self.catalyst.children(node)[0]
-        child = project.child()
-        (ids,) = [
-            self.catalyst.column(attribute)
-            for attribute in self.catalyst.output(child)
-            if attribute.name() == self._id_column
-        ]
+        project, attribute = self._project_and_ids(node)
+        child, ids = project.child(), self.catalyst.column(attribute)
         if restricted is not None:
             child = self.catalyst.analyzed(restricted(self.catalyst.frame(child), ids))
         # Under a new expression id each time: the sides of a self-join have different ones.
-        visible = self.catalyst.items(project.projectList())
-        inner, (own,) = self.catalyst.projected(child, visible, [made_of(ids)])
+        inner, (own,) = self.catalyst.projected(child, project.projectList(), [made_of(ids)])
         return self.catalyst.with_children(node, [inner]), own
+
+    def _project_and_ids(self, node: Node) -> tuple[Node, Expression]:
+        """Return the Project of a marked input, and the attribute of the ids below it."""
+        (project,) = self.catalyst.children(node)
+        child = project.child()
+        return project, child.output().apply(child.schema().fieldIndex(self._id_column))
 
     def number_of(self, node: Node) -> int | None:
         """Return the number of the input that a node is; None: it is none."""
-        if simple_name(node) != "SubqueryAlias" or not node.alias().startswith(_INPUT):
-            return None
-        return int(node.alias().removeprefix(_INPUT))
+        alias = _alias(node) if simple_name(node) == "SubqueryAlias" else ""
+        return int(alias.removeprefix(_INPUT)) if alias.startswith(_INPUT) else None
 
     def _place(self, node: Node) -> str:
         return self.sites.place(self.catalyst, node)
@@ -236,6 +242,11 @@ def require_frame(function: Callable[..., Any], result: object, spark: SparkSess
             f"{_name(function)} returned a DataFrame of another SparkContext: expected one made "
             "from its inputs"
         )
+
+
+@asked_once
+def _alias(node: Node) -> str:
+    return str(node.alias())
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -4,9 +4,12 @@ A node that is in none of these lists is refused, so a node of a newer Spark nev
 rule.
 """
 
+import re
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar, cast
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # Nodes whose rows are a selection or a multiple of their only child's rows, and keep its columns.
 # Each with the fields that it may have: a field of a newer Spark could mean something else.
@@ -143,13 +146,21 @@ ROWS_ALONE = frozenset(
 )
 
 
-def simple_name(node: object) -> str:
-    """Return the name of a node's class; with its package if it is not Spark's own."""
-    return str(_name_of(node))
+# Nodes whose children are their fields of these names.
+_CHILDREN: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(LEAVES, ()),
+    **dict.fromkeys(PASSED, ("child",)),
+    **dict.fromkeys(
+        ("Aggregate", "CTERelationDef", "Deduplicate", "Distinct", "Expand", "Project"), ("child",)
+    ),
+    **dict.fromkeys(("Except", "Intersect", "Join"), ("left", "right")),
+}
+_with_these_children: set[str] = set()  # nodes of which that was checked in this Spark
 
 
-def asked_once(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the answer of a function with its last argument, a node or an expression of a plan.
+def asked_once(answer: _Function) -> _Function:
+    """Keep the answer of a function with its last argument: a frame, or a node or an expression of
+    a plan.
 
     These objects never change, and each question to them is a call of the JVM.
     """
@@ -162,7 +173,45 @@ def asked_once(answer: Callable[..., Any]) -> Callable[..., Any]:
             answers[name] = answer(*args)
         return answers[name]
 
-    return answered
+    return cast(_Function, answered)
+
+
+@asked_once
+def analyzed(frame: Any) -> Any:
+    """Return the analyzed plan of a frame."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+@asked_once
+def simple_name(node: Any) -> str:
+    """Return the name of a node's class; with its package if it is not Spark's own."""
+    full = str(node.getClass().getName())
+    simple = re.search(r"[^.$]+\$?$", full)
+    return simple[0] if simple and full.startswith("org.apache.spark.sql.") else full
+
+
+@asked_once
+def children(node: Any) -> tuple[Any, ...]:
+    """Return the children of a node, without the plans of subqueries in its expressions."""
+    name = simple_name(node)
+    fields = _CHILDREN.get(name)
+    if fields is None or name not in _with_these_children:
+        below = tuple(items(node.children()))
+        if fields is not None and len(fields) == len(below):
+            _with_these_children.add(name)
+        return below
+    return tuple(getattr(node, field)() for field in fields)
+
+
+def items(values: Any) -> list[Any]:
+    """Return the elements of a Scala Seq."""
+    return [values.apply(index) for index in range(values.size())]
+
+
+@asked_once
+def join_type(node: Any) -> str:
+    """Return the kind of a Join, such as LeftOuter."""
+    return str(node.joinType().toString())
 
 
 def right_side(node: Any) -> str | None:
@@ -170,17 +219,10 @@ def right_side(node: Any) -> str | None:
     kept."""
     if simple_name(node) == "Except":
         return RIGHT_OF_EXCEPT
-    kind = node.joinType().toString() if simple_name(node) == "Join" else None
+    kind = join_type(node) if simple_name(node) == "Join" else None
     return f"the right side of {CONSULTING_JOINS[kind]}" if kind in CONSULTING_JOINS else None
 
 
 def subquery_in(node: Any) -> str:
     """Return a subquery in an expression of a node, in words."""
     return f"a subquery in {WORDS.get(simple_name(node), simple_name(node))}"
-
-
-@asked_once
-def _name_of(node: Any) -> str:
-    java_class = node.getClass()
-    full = str(java_class.getName())
-    return str(java_class.getSimpleName()) if full.startswith("org.apache.spark.sql.") else full

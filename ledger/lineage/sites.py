@@ -16,7 +16,7 @@ import pyspark
 from pyspark.sql.classic.dataframe import DataFrame
 
 from ledger.lineage.catalyst import Catalyst, Node
-from ledger.lineage.nodes import simple_name
+from ledger.lineage.nodes import analyzed, asked_once, children, simple_name
 
 # Folders of code that is not the user's.
 LIBRARIES = tuple(
@@ -51,11 +51,11 @@ class Sites:
     semantic hash.
     """
 
-    _noted: list[tuple[Any, str]] = field(default_factory=list)
+    _noted: list[tuple[Node, str]] = field(default_factory=list)
     _by_identity: dict[int, str] = field(default_factory=dict)
     _by_shape: dict[tuple[str, int], str] = field(default_factory=dict)
     _tag: Any = None
-    _tagged_shapes: set[tuple[str, int]] = field(default_factory=set)
+    _tagged: dict[str, list[Node]] = field(default_factory=dict)  # by their kind
 
     @contextmanager
     def watching(self, *, every_thread: bool = False) -> Iterator[None]:
@@ -78,23 +78,31 @@ class Sites:
         """Note the line that made a frame: tag with it the top node of its plan and the nodes below
         that have no tag yet.
         """
-        self._noted.append((frame._jdf, line))
+        top = self._top(frame)
+        self._noted.append((top, line))
+        todo = [top]
+        while todo:
+            node = todo.pop()
+            if self._tag_of(node) is not None:
+                continue
+            like = self._tagged.setdefault(simple_name(node), [])
+            if node is top or all(_hash(node) != _hash(other) for other in like):
+                node.setTagValue(self._tag, line)
+                like.append(node)
+            todo += children(node)
+
+    def close(self, frame: Any) -> None:
+        """Have the nodes of a frame's plan belong to no line."""
+        top = self._top(frame)
+        if self._tag_of(top) is None:
+            top.setTagValue(self._tag, UNKNOWN)
+
+    def _top(self, frame: DataFrame) -> Node:
         if self._tag is None:
             jvm: Any = frame.sparkSession._jvm
             tag = getattr(jvm, "org.apache.spark.sql.catalyst.trees.TreeNodeTag")
             self._tag = tag(f"ackledger_line_{uuid4()}")
-        top = frame._jdf.queryExecution().analyzed()
-        todo = [top]
-        while todo:
-            node = todo.pop()
-            if node.getTagValue(self._tag).isDefined():
-                continue
-            shape = _shape(node)
-            if node is top or shape not in self._tagged_shapes:
-                node.setTagValue(self._tag, line)
-                self._tagged_shapes.add(shape)
-            children = node.children()
-            todo += [children.apply(at) for at in range(children.size())]
+        return analyzed(frame)
 
     def place(self, catalyst: Catalyst, node: Node) -> str:
         """Return the line that made a node, as ``file:line``."""
@@ -117,12 +125,17 @@ class Sites:
         return lambda node: lines.get(catalyst.identity(node), UNKNOWN)
 
     def _line(self, catalyst: Catalyst, node: Node) -> str | None:
-        tagged = None if self._tag is None else node.getTagValue(self._tag)
-        if tagged is not None and tagged.isDefined():
-            return str(tagged.get())
+        tagged = None if self._tag is None else self._tag_of(node)
+        if tagged is not None:
+            return tagged
         self._locate(catalyst)
         line = self._by_identity.get(catalyst.identity(node))
         return line or self._by_shape.get(_shape(node))
+
+    def _tag_of(self, node: Node) -> str | None:
+        """Return the line that a node is tagged with."""
+        tagged = str(node.getTagValue(self._tag).toString())
+        return None if tagged == "None" else tagged.removeprefix("Some(").removesuffix(")")
 
     def _locate(self, catalyst: Catalyst) -> None:
         """Give each node to the first frame whose plan has it: frames are made bottom up.
@@ -131,8 +144,7 @@ class Sites:
         that Spark has made, for a self-join: it has the line of the node that it is a copy of.
         """
         noted, self._noted = self._noted, []
-        for jdf, line in noted:
-            top = jdf.queryExecution().analyzed()
+        for top, line in noted:
             todo = [top]
             while todo:
                 node = todo.pop()
@@ -177,4 +189,9 @@ def _noted(frame: DataFrame, jdf: Any, sql_ctx: Any) -> None:
 
 
 def _shape(node: Node) -> tuple[str, int]:
-    return simple_name(node), int(node.semanticHash())
+    return simple_name(node), _hash(node)
+
+
+@asked_once
+def _hash(node: Node) -> int:
+    return int(node.semanticHash())

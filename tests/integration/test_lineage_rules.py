@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from weakref import WeakKeyDictionary
 
 import pytest
 from pyspark.sql import DataFrame, Observation, Window
@@ -306,6 +307,48 @@ def test_joins_are_reordered_as_without_records(spark):
     plan = carried._jdf.queryExecution().executedPlan().toString()
     assert "NestedLoop" not in plan
     assert "Cartesian" not in plan
+
+
+@pytest.mark.parametrize("name", ["inner", "union", "distinct", "intersect"])
+def test_functions_of_the_user_are_not_called(spark, monkeypatch, name):
+    """A user's functions under the names of Spark's do not change the records."""
+    monkeypatch.setattr("ledger.lineage.catalyst.ANSWERS", WeakKeyDictionary())
+    session = spark.newSession()
+    for taken in ("array", "array_distinct", "coalesce", "collect_list", "concat", "flatten"):
+        # Before Spark 4.2 these take the place of Spark's.
+        session.udf.register(taken, lambda *values: "of the user")
+    inputs = (FIRST, SECOND)[: OPERATIONS[name].takes]
+    result = carry(OPERATIONS[name].in_spark, [frame_of(session, rows) for rows in inputs])
+    assert carried_rows(result.carried) == counted(OPERATIONS[name].by_hand(*inputs))
+
+
+def test_an_observed_frame_is_joined_with_itself(spark):
+    """Spark allows one name of an observation twice if both are of the same rows."""
+
+    def twice(x: DataFrame) -> DataFrame:
+        seen = x.observe("of both", F.count("*").alias("rows"))
+        return seen.join(seen.select("k", F.col("v").alias("other")), "k")
+
+    result = carry(twice, [numbered(spark)])
+    rows = [{v, other} == set(ids) for _, v, other, ids in result.carried.collect()]
+    assert rows
+    assert all(rows)
+
+
+def test_a_group_of_groups(spark):
+    """Aggregates of one text in two nodes of a plan do not take each other's values."""
+
+    def groups(x: DataFrame) -> DataFrame:
+        inner = x.groupBy("k", "v").agg(F.countDistinct("v").alias("n"), F.sum("v").alias("s"))
+        return inner.groupBy("k").agg(F.countDistinct("n").alias("n"), F.sum("s").alias("v"))
+
+    result = carry(groups, [numbered(spark)])
+    of_key: dict[int | None, set[int]] = {}
+    for k, _, ids in FIRST:
+        of_key.setdefault(k, set()).update(ids)
+    assert {k: set(ids) for k, *_, ids in result.carried.collect()} == of_key
+    bare = [tuple(row) for row in result.bare.orderBy("k").collect()]
+    assert [tuple(row)[:-1] for row in result.carried.orderBy("k").collect()] == bare
 
 
 def test_a_deep_plan_is_carried(spark, monkeypatch):

@@ -24,7 +24,6 @@ from ledger.auditing.operations import (
     conjuncts,
     has_subquery,
     is_consulting,
-    join_type,
     losing_sides,
     operation,
     references,
@@ -36,7 +35,7 @@ from ledger.auditing.sources import ID
 from ledger.errors import CarryError, quote
 from ledger.lineage.carry import Following
 from ledger.lineage.catalyst import Node
-from ledger.lineage.nodes import simple_name
+from ledger.lineage.nodes import join_type, simple_name
 from ledger.spark.steps.names_of_values import has_values_in_names
 from ledger.spark.steps.repeats import Repeats
 from ledger.spark.steps.stage_leaves import StageLeaves
