@@ -122,17 +122,24 @@ class Catalyst:
 
     def frame(self, plan: Node) -> DataFrame:
         """Return a frame of a plan. Spark checks the nodes that were made here."""
-        session: Any = self.spark._jsparkSession
         if not plan.analyzed():
+            spark: Any = self.spark
             try:
-                session.sessionState().analyzer().checkAnalysis(plan)
+                spark._jsparkSession.sessionState().analyzer().checkAnalysis(plan)
             except AnalysisException as exc:
                 raise CarryError(
                     "the rewritten plan is not valid, which is a fault of ackledger. "
                     f"Please report this plan:\n{plan.toString()}"
                 ) from exc
+        return self.analyzed_by_spark(plan)
+
+    def analyzed_by_spark(self, plan: Node) -> DataFrame:
+        """Return a frame of a plan of Spark's parser.
+
+        Raises AnalysisException if the plan names tables or columns that do not exist.
+        """
         of_rows = self._static(f"{_SQL}.classic.Dataset", "ofRows")
-        return ClassicDataFrame(of_rows(session, plan), self.spark)
+        return ClassicDataFrame(of_rows(self.spark._jsparkSession, plan), self.spark)
 
     def column(self, expression: Expression) -> Column:
         """Return a resolved expression as a column."""
