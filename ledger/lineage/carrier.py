@@ -1,7 +1,7 @@
 """Rewrite an analyzed plan so that each row carries the ids of the records it comes from."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame
 
@@ -231,8 +231,19 @@ class Carrier:
         join = self.catalyst.with_children(node, nodes)
         if all(anchors):
             self._gather(node, "a join")
-        parts = tuple(part for each in anchors if each for part in each.parts)
+        parts = tuple(
+            self._nullable(part) if may_lack else part
+            for each, may_lack in zip(anchors, JOINS[join_type(node)], strict=True)
+            if each
+            for part in each.parts
+        )
         return join, Anchors(parts)
+
+    def _nullable(self, part: AnchorPart) -> AnchorPart:
+        """Return a part as it is in the rows of an outer join. Spark would leave out what an
+        expression above the join does with a NULL if the attribute could not be one.
+        """
+        return replace(part, attributes=tuple(map(self.catalyst.nullable, part.attributes)))
 
     def _union(self, node: Node, nodes: list[Node], anchors: list[Anchors | None]) -> Carried:
         is_id = all(each is None or each.is_id for each in anchors)

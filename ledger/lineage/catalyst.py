@@ -14,7 +14,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from py4j.java_gateway import JavaObject
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -28,22 +29,21 @@ Seq = Any  # a Scala Seq of the JVM
 OWN_PREFIX = "__ackledger_"
 _SQL = "org.apache.spark.sql"
 _EXPRESSIONS = f"{_SQL}.catalyst.expressions"
-_MOST_ELEMENTS = 10  # that java.util.List.of takes
+_MOST_ELEMENTS = 10  # arguments of java.util.List.of
 _HAS_SUBQUERIES = "_ackledger_has_subqueries"
 _numbers = count()
 
 
 @dataclass
 class JvmAnswers:
-    """Answers of one JVM, which is asked once.
+    """What one JVM answered, so that it is asked once.
 
-    ``static``: classes and static methods. ``identities``: numbers of objects. ``nodes``: a Project
-    and an Aggregate to copy. ``expressions``: by their SQL and the types of its columns, with the
-    attributes that stand in them for others.
+    ``static``: classes, static methods, and the map of objects to their numbers. ``nodes``: a
+    Project and an Aggregate to copy. ``expressions``: own expressions by their SQL and the types of
+    its columns, each with the attributes that are replaced in it.
     """
 
     static: dict[str, Any] = field(default_factory=dict)
-    identities: Any = None
     nodes: dict[str, Node] = field(default_factory=dict)
     expressions: dict[tuple[str, ...], tuple[list[Expression], list[Expression]]] = field(
         default_factory=dict
@@ -51,6 +51,7 @@ class JvmAnswers:
 
 
 ANSWERS: WeakKeyDictionary[Any, JvmAnswers] = WeakKeyDictionary()  # by JVM
+_SESSIONS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # without a user's functions
 _fields: dict[str, tuple[str, ...]] = {}  # by the name of a node's class
 
 
@@ -61,7 +62,6 @@ class Catalyst:
         self.spark = spark
         self._jvm: Any = spark._jvm
         self._answers = ANSWERS.setdefault(self._jvm, JvmAnswers())
-        self._session: Any = None  # without the user's functions
 
     def items(self, values: Any) -> list[Any]:
         """Return the elements of a Scala Seq."""
@@ -109,11 +109,13 @@ class Catalyst:
         Two objects may have one identity hash. The map compares the objects themselves, and does
         not keep them from being collected.
         """
-        if self._answers.identities is None:
+        identities = self._answers.static.get("identities")
+        if identities is None:  # of two threads, both take the map of the first one
             maker = self._class("org.sparkproject.guava.collect.MapMaker")()
-            self._answers.identities = maker.weakKeys().makeMap()
+            made = maker.weakKeys().makeMap()
+            identities = self._answers.static.setdefault("identities", made)
         number = next(_numbers)
-        earlier = self._answers.identities.putIfAbsent(node, number)
+        earlier = identities.putIfAbsent(node, number)
         return number if earlier is None else int(earlier)
 
     def analyzed(self, frame: DataFrame) -> Node:
@@ -123,23 +125,45 @@ class Catalyst:
     def frame(self, plan: Node) -> DataFrame:
         """Return a frame of a plan. Spark checks the nodes that were made here."""
         if not plan.analyzed():
-            spark: Any = self.spark
             try:
-                spark._jsparkSession.sessionState().analyzer().checkAnalysis(plan)
-            except AnalysisException as exc:
+                self._check(plan)
+            except (PySparkException, Py4JError) as exc:
                 raise CarryError(
                     "the rewritten plan is not valid, which is a fault of ackledger. "
                     f"Please report this plan:\n{plan.toString()}"
                 ) from exc
-        return self.analyzed_by_spark(plan)
+        return self._of_rows(plan)
 
-    def analyzed_by_spark(self, plan: Node) -> DataFrame:
-        """Return a frame of a plan of Spark's parser.
+    def _check(self, plan: Node) -> None:
+        """Have Spark check a plan, and mark it as analyzed. The check reads the settings of the
+        thread's active session, which may be another one, or none.
+        """
+        session: Any = self.spark._jsparkSession
+        sessions = self._class(f"{_SQL}.classic.SparkSession")
+        active = sessions.getActiveSession()
+        sessions.setActiveSession(session)
+        try:
+            session.sessionState().analyzer().checkAnalysis(plan)
+        finally:
+            if active.isDefined():
+                sessions.setActiveSession(active.get())
+            else:
+                sessions.clearActiveSession()
+
+    def of_parsed(self, plan: Node) -> DataFrame:
+        """Return a frame of a plan of Spark's parser, which Spark analyzes.
 
         Raises AnalysisException if the plan names tables or columns that do not exist.
         """
+        return self._of_rows(plan)
+
+    def _of_rows(self, plan: Node) -> DataFrame:
         of_rows = self._static(f"{_SQL}.classic.Dataset", "ofRows")
         return ClassicDataFrame(of_rows(self.spark._jsparkSession, plan), self.spark)
+
+    def nullable(self, attribute: Expression) -> Expression:
+        """Return an attribute as an outer join has it, whose side may have no row."""
+        return attribute.withNullability(True)
 
     def column(self, expression: Expression) -> Column:
         """Return a resolved expression as a column."""
@@ -202,18 +226,22 @@ class Catalyst:
     def resolved(self, texts: Sequence[str], attributes: Sequence[Expression]) -> list[Expression]:
         """Return expressions in SQL, in which the attributes are called ``a0``, ``a1``, ...
 
-        Spark resolves a text once for all attributes of the same types.
+        Spark resolves a text once for all attributes of the same types, in any session: no text
+        has functions of a user, or depends on a session's settings.
         """
         key = (*texts, "", *map(_type_of, attributes))
         if key not in self._answers.expressions:
-            numbered = enumerate(attributes)
-            stand_ins = [each.newInstance().withName(f"a{at}") for at, each in numbered]
+            none = self._static(f"{_SQL}.types.Metadata", "empty")()  # Spark drops some in a text
+            stand_ins = [
+                each.newInstance().withName(f"a{at}").withMetadata(none)
+                for at, each in enumerate(attributes)
+            ]
             plan = self._selected([f"{text} AS x" for text in texts], stand_ins)
             aliases = items(plan.expressions())
             self._answers.expressions[key] = stand_ins, [alias.child() for alias in aliases]
         stand_ins, expressions = self._answers.expressions[key]
         if not attributes:
-            return expressions
+            return [*expressions]
         new = self._class("scala.collection.immutable.Map$Map1")(stand_ins[0], attributes[0])
         for stand_in, attribute in zip(stand_ins[1:], attributes[1:], strict=True):
             new = new.updated(stand_in, attribute)
@@ -338,7 +366,7 @@ class Catalyst:
         return seq
 
     def _list(self, values: list[Any]) -> Any:
-        """Return a list that py4j passes in few calls."""
+        """Return a list in the form that takes py4j the fewest calls."""
         if not 0 < len(values) <= _MOST_ELEMENTS or any(value is None for value in values):
             return values
         return self._static("java.util.List", "of")(*values)
@@ -362,11 +390,13 @@ class Catalyst:
         It is made in a session of its own: a user may have registered functions under the names of
         Spark's.
         """
-        if self._session is None:
-            self._session = self.spark._jsparkSession.newSession()
-        empty = self._session.emptyDataFrame().queryExecution().analyzed()
+        context = self.spark.sparkContext
+        if context not in _SESSIONS:
+            _SESSIONS[context] = self.spark._jsparkSession.newSession()
+        session = _SESSIONS[context]
+        empty = session.emptyDataFrame().queryExecution().analyzed()
         of_rows = self._static(f"{_SQL}.classic.Dataset", "ofRows")
-        frame = of_rows(self._session, self.rebuilt(empty, output=[*output]))
+        frame = of_rows(session, self.rebuilt(empty, output=[*output]))
         return frame.selectExpr(self.scala([*texts])).queryExecution().analyzed()
 
     def _own(self, name: str, **fields: Any) -> Node:

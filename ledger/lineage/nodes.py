@@ -90,7 +90,14 @@ LEAVES = frozenset(
         "Range",
     }
 )
-JOINS = frozenset({"Cross", "Inner", "LeftOuter", "RightOuter", "FullOuter"})
+# Joins that keep the rows of both sides; for each side, whether a row of the other may lack its.
+JOINS = {
+    "Cross": (False, False),
+    "FullOuter": (True, True),
+    "Inner": (False, False),
+    "LeftOuter": (False, True),
+    "RightOuter": (True, False),
+}
 RIGHT_OF_EXCEPT = "the right side of EXCEPT"
 CONSULTING_JOINS = {"LeftSemi": "a semi join", "LeftAnti": "an anti join"}
 # Operations whose rows depend on which other rows there are, in users' words.
@@ -155,7 +162,7 @@ _CHILDREN: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("Except", "Intersect", "Join"), ("left", "right")),
 }
-_with_these_children: set[str] = set()  # nodes of which that was checked in this Spark
+_with_these_children: set[str] = set()  # names of nodes for which this was checked once
 
 
 def asked_once(answer: _Function) -> _Function:

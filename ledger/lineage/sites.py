@@ -92,7 +92,7 @@ class Sites:
             todo += children(node)
 
     def close(self, frame: Any) -> None:
-        """Have the nodes of a frame's plan belong to no line."""
+        """Have a frame's own operation belong to no line, unless it has one."""
         top = self._top(frame)
         if self._tag_of(top) is None:
             top.setTagValue(self._tag, UNKNOWN)

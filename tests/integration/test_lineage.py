@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from operator import xor as xor_of
 
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from ledger.lineage.anchors import NUMBERS
 from ledger.lineage.carry import carry
-from tests.support.carried import FIRST, SECOND, carried_rows, counted, frame_of
+from tests.support.carried import FIRST, SCHEMA, SECOND, carried_rows, counted, frame_of
 from tests.support.relations import OPERATIONS, Rows
 
 # An operation, and for each of its operands the number of an input or of an earlier operation.
@@ -141,3 +143,80 @@ def test_numbers_agree_with_lists(spark, name):
     frames = [frame_of(spark, rows) for rows in inputs]
     numbers = carry(OPERATIONS[name].in_spark, frames, form=NUMBERS).carried
     assert Counter(map(tuple, numbers.collect())) == expected
+
+
+# What is done with the rows of an outer join.
+ABOVE_OUTER_JOINS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "group": lambda rows: rows.groupBy("k").agg(F.max("v").alias("v")),
+    "nothing": lambda rows: rows,
+    "rollup": lambda rows: rows.rollup("k").agg(F.max("v").alias("v")),
+    "subtract": lambda rows: rows.subtract(rows.where("v = 2")),
+    "union": lambda rows: rows.union(rows.where("v = 1")),
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "above"),
+    [
+        ("left", "group"),
+        ("left", "rollup"),
+        ("outer", "nothing"),
+        ("outer", "subtract"),
+        ("right", "union"),
+    ],
+)
+def test_a_side_without_a_row_has_no_record(spark, how, above):
+    """A row of an outer join has no record of a side without a row, also where an input's ids are
+    never NULL.
+    """
+
+    def joined(first, second):
+        groups = second.groupBy(F.col("k").alias("l")).agg(F.max("v").alias("w"))
+        rows = first.join(groups, (F.col("k") == F.col("l")) & (F.col("v") == F.col("w")), how)
+        return ABOVE_OUTER_JOINS[above](rows.select(F.coalesce("k", "l").alias("k"), "v"))
+
+    may_be_null, never_null = (
+        carried_rows(
+            carry(
+                joined,
+                [
+                    spark.createDataFrame([(k, v, *ids) for k, v, ids in rows], schema)
+                    for rows in (FIRST, SECOND)
+                ],
+            ).carried
+        )
+        for schema in (SCHEMA, f"{SCHEMA} NOT NULL")
+    )
+    assert never_null == may_be_null
+    records = {record for rows in (FIRST, SECOND) for *_, ids in rows for record in ids}
+    assert all(ids <= records for *_, ids in never_null)
+
+
+def test_columns_with_metadata_of_spark_are_followed(spark):
+    """The key of the right side of a USING join has metadata that Spark leaves out of new texts."""
+
+    def first_keys(first, second):
+        rows = first.alias("l").join(second.alias("r"), "k", "left").select("l.v", "r.k")
+        return rows.dropDuplicates(["v"]).select("k", "v")
+
+    rows = carried_rows(
+        carry(first_keys, [frame_of(spark, FIRST), frame_of(spark, SECOND)]).carried
+    )
+    assert len(rows) == len({v for _, v, _ in FIRST})
+
+
+def test_the_settings_of_a_frames_session_hold(spark):
+    """A rewritten plan is checked with its session's settings, in a thread that has no session."""
+    key = "spark.sql.legacy.allowHashOnMapType"
+
+    def hashed(rows):
+        return rows.select("k", F.xxhash64(F.create_map("k", "v")).alias("v"))
+
+    inputs = [frame_of(spark, FIRST[:4])]
+    spark.conf.set(key, True)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            rows = carried_rows(threads.submit(carry, hashed, inputs).result().carried)
+    finally:
+        spark.conf.unset(key)
+    assert Counter(k for k, _, _ in rows.elements()) == Counter(k for k, _, _ in FIRST[:4])

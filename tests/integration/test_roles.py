@@ -74,7 +74,9 @@ UPDATED = {
         "span",
         "notified_at",
     },
+    "one_plan": {"accepted", "rejected"},
     "step_run": {
+        "one_plan_id",
         "state",
         "lease_until",
         "closed_at",

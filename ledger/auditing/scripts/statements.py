@@ -359,7 +359,7 @@ def _written(job: JobAudit, catalyst: Catalyst, command: Node, plan: Node, args:
     if is_made and command.ignoreIfExists() and job.tables.exists(catalyst.spark, key):
         job.notes.append(f"{table} exists, so CREATE TABLE IF NOT EXISTS writes nothing")
         return
-    frame = catalyst.analyzed_by_spark(query)
+    frame = catalyst.of_parsed(query)
     require_no_jdbc_table(job, frame)
     if not is_made:
         require_no_view(catalyst.spark, parts)
