@@ -55,11 +55,15 @@ def shown(text: str, *, masks: bool = False) -> str:
 
 
 class LedgerError(Exception):
-    """Base of all errors of ackledger; its text has what was expected, found, where, what to do.
-    What it has from others, which may hold a value of a record, stands in it by ``quote``.
+    """Base class of ackledger's errors. The message says what was expected, what was found, where,
+    and what to do.
 
-    ``permanent``: until a person has changed something, a retry fails the same way.
-    ``lines``: of a text of several things, each of them, for a terminal.
+    Text in the message that may contain a value of a record is marked by ``quote``; ``str()``
+    removes the marks.
+
+    ``permanent``: whether a retry fails the same way until a person changes something.
+    ``lines``: the parts of a message about several things, one for each line on a terminal; empty:
+    the message has one part.
     """
 
     permanent = False
@@ -92,9 +96,10 @@ class StageError(LedgerError):
 
 
 class CarryError(LedgerError):
-    """The records of a plan's rows cannot be followed through one of its operations.
+    """The records of a stage's or a job's rows cannot be followed through its frames.
 
-    ``anchors``: the option by which a stage may do it by hand; empty: by none.
+    ``anchors``: the value of the stage's option ``anchors`` with which its function can track rows
+    by hand; empty: no value helps.
     """
 
     permanent = True
@@ -178,14 +183,17 @@ def redacted(
 
 
 def own_kind(exc: LedgerError) -> type[LedgerError]:
-    """The class of this module that the error is of: one that others derive from it may be made
-    with other arguments."""
+    """Return the class of an error that this module defines: the nearest base class. Subclasses in
+    other modules may take other arguments, so they cannot be built from a message.
+    """
     return next(kind for kind in type(exc).__mro__ if kind.__module__ == __name__)
 
 
 def marked(exc: LedgerError) -> str:
-    """The text with its quotes marked. All of it is one where others have raised it, as a stage's
-    function may: a value in it could look like a mark."""
+    """Return the message with the marks of its quotes. If other code than ackledger's raised the
+    error, such as a stage's function, the whole message becomes a quote: a value in it could look
+    like a mark.
+    """
     text = Exception.__str__(exc)
     return quote(text) if _foreign_place(exc) else text
 

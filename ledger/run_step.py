@@ -64,7 +64,9 @@ def main() -> int:
 
 
 def run_task(options: argparse.Namespace) -> int:
-    """Do what one driver was started for; its exit code."""
+    """Run the whole batch, a step, or a follow-up of the settlement, as the options say. Return 0;
+    errors are raised.
+    """
     pipeline = load_pipeline(options.pipeline)
     with about(pipeline=pipeline.name):
         return _run_of(pipeline, options)

@@ -64,8 +64,9 @@ def verbose() -> bool:
 
 
 def log_format() -> LogFormat:
-    """``ACKLEDGER_LOG_FORMAT``, also while the other settings are wrong; text, if it is itself,
-    which ``Settings`` then reports.
+    """Return the log format in ``ACKLEDGER_LOG_FORMAT``, or text if it is unset or invalid. No
+    other setting is read, so the format is known even if ``Settings`` cannot be built. ``Settings``
+    reports an invalid value.
     """
     value = os.environ.get(_LOG_FORMAT, "")
     return LogFormat(value) if value in list(LogFormat) else LogFormat.TEXT

@@ -46,7 +46,8 @@ def of_steps(
     batch_id: int,
     steps: Collection[str] | None = None,
 ) -> OperatorLineage[Any, Any]:
-    """Return the datasets that steps of a batch have read and written; none if no step has run.
+    """Return the datasets that steps of a batch have read and written, and the row counts of each
+    step as a facet. The lineage is empty if none of the steps has run.
 
     ``steps``: None is the whole batch, of which only the datasets of sources and sinks count.
     """

@@ -131,7 +131,10 @@ def pipeline_dag(
 
 
 def _check(pipeline: Pipeline, submit: str) -> None:
-    """Raise DeclarationError for a ``submit``, guarantee or step that a DAG cannot have."""
+    """Raise DeclarationError for an unknown ``submit``, or a step with the name of one of the DAG's
+    own tasks (only if ``submit`` is ``stage``). Check the guarantee as ``Pipeline.check_guarantee``
+    does.
+    """
     if submit not in ("stage", "batch"):
         raise DeclarationError(
             f"submit={submit!r} of the DAG of {pipeline.name!r}: expected 'stage' or 'batch'"

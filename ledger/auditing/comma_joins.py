@@ -43,7 +43,10 @@ class _Joining:
         return place or self.attribution.place(node)
 
     def node(self, node: Node) -> Node:
-        """Return a node with conditions in the joins below it."""
+        """Rewrite the plan below a node: conditions of a filter move into the joins below it that
+        have no condition. They move into a join if they compare columns of both its sides, and if
+        at least one of them makes a join key. Return the node itself if nothing changes.
+        """
         catalyst = self._catalyst
         old = catalyst.children(node)
         new = [self.node(child) for child in old]

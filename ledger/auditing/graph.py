@@ -176,7 +176,11 @@ class _Drawing:
         )
 
     def remark(self, index: int, identity: int) -> None:
-        """Add the remarks on a plan's node to a node."""
+        """Add the remarks on a plan's node to a node of the graph, once each.
+
+        ``index``: the index of the graph's node.
+        ``identity``: the identity of the plan's node.
+        """
         node = self._nodes[index]
         new = [
             each
@@ -186,7 +190,9 @@ class _Drawing:
         self._nodes[index] = replace(node, remarks=(*node.remarks, *new))
 
     def rows(self, attribution: Attribution, node: Node) -> tuple[int, ...]:
-        """Return the indexes of the graph nodes from which a plan's node gets its rows."""
+        """Draw a node of a plan and the plan below it, unless they are drawn. Return the indexes of
+        the graph nodes from which the rows of the plan's node come.
+        """
         key = id(attribution), attribution.catalyst.identity(node)
         if key not in self._rows:
             self._rows[key] = self._new_rows(attribution, node)

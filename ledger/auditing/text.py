@@ -58,7 +58,10 @@ def lines(data: Mapping[str, Any], width: int = WIDTH) -> list[str]:
 
 
 def _sources(sources: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """Return the lines of the table of sources. A note that does not fit gets a line of its own."""
+    """Return the lines of the table of sources. A note that does not fit gets lines of its own.
+    With more than ``MAX_SOURCES`` sources, those without a note whose records all arrived are
+    counted in one last line.
+    """
     counted = ["arrived", "lost", "intended"]
     if any(source["expected"] for source in sources):
         counted.insert(2, "expected")

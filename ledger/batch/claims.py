@@ -186,7 +186,12 @@ def replay_claims(settings: Settings, pipeline: Pipeline, opening: Opening) -> l
 
 
 def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> int | None:
-    """Return the greatest number of messages that a replay may claim; None: no limit."""
+    """Return how many messages a replay may claim before ``max_pending`` records of a source are
+    pending; None: the pipeline has no ``max_pending``. The source with the least room counts.
+
+    Raises BackPressureError while a source has no room, or while a batch has yet to read a source.
+    Raises InputError if batches on hold leave no room, so that only a person can end the wait.
+    """
     if pipeline.max_pending is None:
         return None
     rooms = []

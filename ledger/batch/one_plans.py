@@ -45,10 +45,14 @@ class OpenedPlan:
 
 
 def plans_of(database: Database, pipeline: Pipeline, batch_id: int) -> list[tuple[StageStep, ...]]:
-    """Return the stages of a batch that may run as one plan, by what they did in the last batch.
+    """Return the sequences of at least two consecutive stages that run as one plan in a batch. A
+    batch that is no tracked original has none, nor has a pipeline without ``one_plan``.
 
-    Nothing is known of the first batch of a pipeline, or of its steps since they changed. A plan
-    that was rejected is left out for as many batches as 2 to the number of its rejections.
+    A stage takes part if it merges no records, and if at most ``MOST_ENDED`` of its input rows
+    ended there in the pipeline's last settled original. If it multiplied rows there, the sequence
+    ends with it. A stage that read no rows there runs by itself, and so do all stages if the
+    pipeline's steps have changed since. A plan that was rejected n times in a row pauses for 2 to
+    the power of n originals.
     """
 
     def work(connection: Connection) -> list[tuple[StageStep, ...]]:

@@ -175,8 +175,11 @@ def forget(
 
 @dataclass(frozen=True)
 class _Searched:
-    """The files that contain all ``values`` of some columns, in any column. Without values nothing
-    was searched. ``by_key``: the values are those of a record's key.
+    """Result of a search for forgotten values in the stored files.
+
+    ``values``: pairs of column and value. Empty: no file was searched.
+    ``files``: the files that contain all values, each in any column, or that cannot be read.
+    ``by_key``: whether the values are a record's key.
     """
 
     values: Sequence[tuple[str, str]]

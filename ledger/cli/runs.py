@@ -291,7 +291,11 @@ def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_js
 
 
 def spark_session(pipeline: Pipeline, spark: str) -> "SparkSession":
-    """Return the session of a command's steps: of a master, or of a Spark Connect server."""
+    """Return the running Spark session, or a new one for the steps of a command. A new local
+    session logs nothing if the pipeline redacts columns, because Spark's log may quote records.
+
+    ``spark``: a master such as ``local[*]``, or a Spark Connect server such as ``sc://host:port``.
+    """
     from ledger.spark.session import build_session
 
     return build_session(f"ackledger {pipeline.name}", spark, silent=bool(pipeline.redact))

@@ -114,7 +114,7 @@ def _without(data: Rows, names: Collection[str]) -> Rows:
 
 
 def facts(data: Mapping[str, Any]) -> RenderableType:
-    """Return a mapping with a line for each key that has a value."""
+    """Return a mapping as lines ``key: value``. Keys whose value is None are left out."""
     texts = (f"{key}: {value}" for key, value in data.items() if value is not None)
     return Group(*map(line, texts))
 

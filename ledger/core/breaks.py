@@ -106,7 +106,9 @@ class BreakFinder:
 
     @cached_property
     def components(self) -> dict[int, list[Hop]]:
-        """The hops of each component, in order."""
+        """Hops by the number of their component, in the order of their consumers. The hops of a
+        component share producers or consumers, so they are balanced together.
+        """
         components: dict[int, list[Hop]] = {}
         for hop in self.hops:
             components.setdefault(hop.component, []).append(hop)

@@ -135,7 +135,9 @@ class Parameters(_Several, Mapping[str, Any]):
 
 
 class Listed(_Several, Sequence[Any]):
-    """Values of a list, by number."""
+    """A list among a run's parameters. A path reads its values by index, and each value is checked
+    when it is read.
+    """
 
     def __getitem__(self, index: Any) -> Any:
         return self._checked(f"{self._name}[{index}]", self._values[index])

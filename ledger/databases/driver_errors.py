@@ -150,7 +150,10 @@ def persist(attempt: Callable[[], Result]) -> Result:
 
 @contextmanager
 def translated(database: Endpoint) -> Iterator[None]:
-    """Translate driver errors of this block into errors of the ledger; re-raise other errors."""
+    """Translate errors of the driver in the block with ``database.error``; the message never has
+    the password. Raises WaitedError if no connection of the pool became free, and InputError for
+    text that is not UTF-8. Other errors pass unchanged.
+    """
     try:
         yield
     except DBAPIError as exc:

@@ -67,7 +67,9 @@ class Rows:
 
     @property
     def goes_on(self) -> Flags | None:
-        """Flags of the anchors that stand for an edge to each consumer. None: all anchors do."""
+        """Flags of the anchors that stand for an edge to each consumer: the first of their root in
+        a row, unless the row is marked as failed or dropped. None: all anchors do.
+        """
         flags = [mark.codes == NONE for mark in (self.failed, self.dropped) if mark is not None]
         flags += [] if self.first is None else [self.first]
         return np.logical_and.reduce(flags) if flags else None

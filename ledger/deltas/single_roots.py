@@ -34,8 +34,11 @@ class SingleRoots:
 
     @classmethod
     def of(cls, spans: Longs, ranges: Sequence[RootRange]) -> "SingleRoots":
-        """Return the roots of ``spans``, which lie in ``ranges``. A span outside all ranges has one
-        root.
+        """Return the roots of spans.
+
+        ``spans``: the first root of each span, sorted.
+        ``ranges``: the ranges that the spans are in, with the size of their spans. The last span of
+        a range may be shorter. A span outside all ranges has one root.
         """
         sizes = np.ones(len(spans), np.int64)
         for some in ranges:

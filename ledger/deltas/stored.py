@@ -186,7 +186,9 @@ def joined(parts: Sequence[Part]) -> Part:
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:
-    """Return a column of texts as the kernel's ``Texts``."""
+    """Return a text column as ``Texts``: the texts, sorted, and the index of each row's text. The
+    index of a null is ``NONE``.
+    """
     coded = _combined(column)
     if not pa.types.is_dictionary(coded.type):
         coded = coded.dictionary_encode()
@@ -228,7 +230,9 @@ def _anchors(
 
 
 def _lists(lists: pa.ListArray) -> tuple[Longs, Longs]:
-    """Return the place where each list begins among the values, and its length."""
+    """Return where each list begins among the values of the list column, and its length. A null
+    list has length 0.
+    """
     offsets = lists.offsets.to_numpy().astype(np.int64)
     return offsets[:-1], np.where(_valid(lists), np.diff(offsets), 0)
 

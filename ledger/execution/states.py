@@ -46,8 +46,9 @@ def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
 
 
 def _advance(job: "Job", step: StateStep, results: list[StepResult]) -> None:
-    """Update one state with each batch that is due, and append the results. Each state replaces the
-    one before, so errors of its sinks count only after the last run.
+    """Update one state with each batch that is due, publish it to its sinks, and append the
+    results. Each state replaces the one before, so errors of its sinks are raised only after the
+    last update.
     """
     failures = _publish_states(job, step)
     while (run := _next_state(job, step)) is not None:

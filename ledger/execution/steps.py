@@ -54,8 +54,12 @@ class StepResult:
 
 
 def run_step(job: "Job", batch_id: int, name: str, attempt: Attempt) -> StepResult:
-    """Run one step of a batch as ``attempt``, and return its result. If the step raises, its run is
-    ended first, and the error is raised again.
+    """Run one step of a batch as ``attempt``, and return its result. The result has no record if
+    the batch is settled already. If the step raises, its run is ended first, and the error is
+    raised again.
+
+    A sink with at_least_once publishes its rows at once. If that fails, the error is only logged,
+    and the rows are published after the settlement.
     """
     started = time.monotonic()
     step = job.pipeline.step(name)
@@ -81,10 +85,12 @@ def run_steps(
     attempt: Attempt | None = None,
 ) -> list[StepResult]:
     """Run the steps of a batch in order, as one attempt. Steps that are committed, and whose inputs
-    are unchanged, do not run again.
+    are unchanged, do not run again. Stages that ``plans_of`` puts into one plan run together; if
+    their plan is rejected, each runs by itself, as a new attempt.
 
     ``on_step``: called before each step, with None, and after it, with its result. For a step that
-    does not run again, it is called once, with a result without a record.
+    does not run again, it is called once, with a result without a record. For stages in one plan,
+    it is called as ``run_as_one_plan`` says.
     ``attempt``: None: a new attempt.
     """
     results: list[StepResult] = []
@@ -120,8 +126,13 @@ def run_as_one_plan(
     attempt: Attempt,
     on_step: Callable[[str, StepResult | None], None],
 ) -> list[StepResult]:
-    """Run stages of a batch as one plan; nothing if it is rejected: then each has to run by itself,
-    as another attempt. ``on_step``: as of ``run_steps``.
+    """Run consecutive stages of a batch as one Spark plan, and return a result for each of them.
+
+    Return an empty list if the plan is rejected: then the caller runs each stage by itself, as
+    another attempt. If the batch is settled already, the results have no record, and ``on_step`` is
+    not called.
+
+    ``on_step``: called with None before the first stage only, and with the result of each stage.
     """
     from ledger.spark.steps.one_plan import run_plan
 

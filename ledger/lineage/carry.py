@@ -62,13 +62,16 @@ def carry(
 
 
 class Following:
-    """Follows the rows of a function's inputs to the frames that it returns.
+    """Follows the records of a function's inputs to the frames that the function returns.
 
-    ``function``: its name, for messages. ``inputs``: by name, with a column ``id_column`` that
-    names the record of each row, or in a list its records. ``form``: of rows of several records.
+    ``function``: its name, for messages.
+    ``inputs``: frames by name, each with a column ``id_column``: the id of the row's record, or a
+    list of the ids of its records.
+    ``form``: the columns that hold the ids of a row with several records.
 
-    ``bare``: the frames that the function gets. ``carrier``: has the operations of all frames that
-    were ``carried``. ``sites``: the lines that made their plans.
+    ``bare``: the inputs without their ids, with which the function is called.
+    ``carrier``: rewrites the plans of the frames given to ``carried``, and notes their operations.
+    ``sites``: the user's lines that made the nodes of these plans.
     """
 
     def __init__(

@@ -331,7 +331,9 @@ class Pipeline:
         return step
 
     def sink_named(self, name: str) -> SinkStep:
-        """Return the sink of this name."""
+        """Return the sink of this name. Raises DeclarationError for an unknown name. The step must
+        be a sink.
+        """
         step = self.step(name)
         assert isinstance(step, SinkStep), name
         return step

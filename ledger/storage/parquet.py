@@ -45,8 +45,10 @@ def stored_file(path: str, advice: str = RUN_AGAIN) -> Iterator[pq.ParquetFile]:
 
 
 class _Refusal:
-    """Context manager that translates errors of Arrow and of the storage into the ledger's errors
-    about a file.
+    """Context manager for reading a file that the ledger has written. It translates errors of Arrow
+    and of the storage: LostFileError for a file that is gone or no Parquet, with ``advice``;
+    ConfigurationError if it may not be read; UnavailableError if the storage does not answer. Other
+    errors pass unchanged, MemoryError among them.
     """
 
     def __init__(self, path: str, advice: str):

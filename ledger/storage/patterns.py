@@ -144,7 +144,12 @@ def _is_skipped(folder: str, names: Sequence[str]) -> bool:
 
 
 def _require_asked(file: stores.Entry, folders: Sequence[str], names: Sequence[str]) -> None:
-    """Raise InputError if a file is in a hidden folder that no section of ``names`` asks for."""
+    """Raise InputError for a visible file in a hidden folder that no section of ``names`` asks for.
+    A hidden file is no error.
+
+    ``folders``: the names of the folders above the file.
+    ``names``: the sections of the path's pattern.
+    """
     if is_hidden(file.name):
         return
     for folder in filter(is_hidden, folders):

@@ -120,7 +120,12 @@ def ensure_database(url: str, name: str) -> str:
 
 
 def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
-    """Return a connection, as soon as a server that has just been started accepts one."""
+    """Return a connection to a server that may have just been started. Retry for at most
+    ``RECOVERY_SECONDS`` until it answers. Raises UnavailableError if it does not, and
+    ConfigurationError if it refuses the connection.
+
+    ``shown``: the name of the server in messages.
+    """
     trying = Retrying(
         retry=retry_if_exception(_is_away),
         wait=wait_fixed(0.1),

@@ -38,7 +38,9 @@ class Fitting:
         return arrays, [misfits.get(number) for number in range(len(rows))]
 
     def fit_columns(self, columns: Sequence[Row]) -> tuple[list[pa.Array], dict[int, str]]:
-        """Return columns, fitted as ``fit`` does, and why rows do not fit, by their number."""
+        """Fit columns as ``fit`` fits rows. Return the Arrow columns, and why rows do not fit, by
+        row index. Such a row is null in every column.
+        """
         misfits = dict[int, str]()
         arrays = [
             pa.concat_arrays(self._parts(number, values, 0, misfits))

@@ -35,7 +35,7 @@ def as_json(value: Any) -> Any:
 
 
 def is_bytes(value: object) -> bool:
-    """Return whether a value is bytes."""
+    """Return whether a value is bytes, a bytearray or a memoryview."""
     return isinstance(value, bytes | bytearray | memoryview)
 
 

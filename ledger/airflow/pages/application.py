@@ -110,7 +110,11 @@ def get_failed(
     search: Text = None,
     after: Annotated[int, Query(ge=0, le=_GREATEST)] = 0,
 ) -> dict[str, Any]:
-    """Return a page of the records that failed in a batch."""
+    """Return a page of the failed records of a batch that match the filters; for a batch on hold
+    for failures, of the sampled records that would fail.
+
+    ``after``: the number of the last record of the previous page.
+    """
     access.require_records(batches.original_of(ledger(READER), batch).pipeline)
     filters = {"step": step, "reason": reason, "status": status, "search": search, "after": after}
     return asdict(batches.failed(ledger(PAYLOAD_READER), batch, filters))

@@ -96,10 +96,13 @@ class WrittenOutput(AuditOutput):
     _carried: DataFrame | None = None  # its rows with ids, which the copy has without them
 
     def write_copy(self, rows: DataFrame, carried: DataFrame | None) -> None:
-        """Write the copy. ``carried``: the rows with ids; None: they are not followed.
+        """Write the output's rows to ``copy``.
 
-        Ids of groups take long to collect, so these are written once the script reads the rows, if
-        the groups have the same records then. A view of a table reads them at once.
+        ``carried``: the rows with ids; None: the output is not followed.
+
+        The ids of groups take long to collect. If groups have the same records each time (see
+        ``Attribution.collects``), ids are written only when ``rows`` is first called. A table gets
+        them now, because its views read the copy.
         """
         to, attribution = self.destination, self.attribution
         if carried is None:

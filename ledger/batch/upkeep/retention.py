@@ -227,7 +227,8 @@ class _Removal:
 
     def remove_root_files(self, rows: Sequence[RunWithRootFiles]) -> None:
         """Remove the root files that a settlement left on another machine, or that a process left
-        when it died. They are in the folder of the pipeline's other files.
+        when it died. Skip runs whose storage this machine cannot reach. Log errors and keep them in
+        ``errors``. Unless it is a dry run, note in the ledger that the files are gone.
         """
         done = []
         for run in rows:

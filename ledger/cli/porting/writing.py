@@ -223,7 +223,10 @@ class _Writer:
         return self._job.text(node, replaced)
 
     def _free(self, name: str) -> str:
-        """Return what stands for a name of the job's module; note its import."""
+        """Return the expression with which the ported pipeline reads a name of the job's module, as
+        ``module.name``. Return an empty text if the name can stay as it is. Note the import that it
+        needs.
+        """
         job = self._job
         if name in job.functions or name in job.classes or name in job.constants:
             self.imports_job = True

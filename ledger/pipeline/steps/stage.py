@@ -99,8 +99,11 @@ def stage_step(
 
 
 def _expected(stage: str, losses: object) -> Mapping[str, str]:
-    """Return the expected losses that a stage declares, with the reason for each as the ledger
-    stores it. Raises DeclarationError if ``losses`` is not such a mapping.
+    """Check the ``expected`` of a stage, and return it with each reason as the ledger stores it.
+
+    ``losses``: the reason for each loss that is intended. A loss is the operation and the reason as
+    ``ackledger failed`` prints them, without the line, such as ``inner join: no partner for shop``.
+    Raises DeclarationError if it is not such a mapping.
     """
     what = f"stage {stage!r}: expected="
     if not isinstance(losses, Mapping):

@@ -153,7 +153,10 @@ def _copied(array: pa.Array) -> pa.Array:
 
 
 def _dated(array: pa.Array) -> pa.Array:
-    """Return dates or timestamps in a form that CSV writes as PostgreSQL reads them."""
+    """Return dates or timestamps such that CSV has them as PostgreSQL reads them. If any year is
+    before 1 or after 9999, the array is converted to text: Arrow would write such years in another
+    form.
+    """
     is_date = t.is_date(array.type)
     stored = pa.int32() if is_date else pa.int64()
     numbers = array.cast(stored).cast(pa.int64())

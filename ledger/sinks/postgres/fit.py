@@ -61,7 +61,10 @@ def problems(table: TargetTable | None, schema: pa.Schema | None, key: Sequence[
 
 
 def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
-    """Yield a message for each column or key that no table could have."""
+    """Yield a message for each reason why no table could have these columns: there are none, or a
+    name is reserved, repeated, empty or too long, or a type has no counterpart in PostgreSQL. Yield
+    one for each key column that is missing.
+    """
     if not schema.names:
         yield "expected columns, found none: select some in the stage before the sink"
     for field in schema:

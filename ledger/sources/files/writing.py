@@ -83,7 +83,9 @@ class Writer:
 
     @cached_property
     def schema(self) -> T.StructType:
-        """Schema of the snapshot."""
+        """Schema of the snapshot: the path of the record's file, the form's columns, and, if
+        columns are looked up by name, the names of the file's columns.
+        """
         own = stored_schema(self.reader.form.schema).fields
         fields = [T.StructField(FILE, T.StringType())]
         fields += own

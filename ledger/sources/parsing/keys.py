@@ -40,7 +40,10 @@ def folded(name: str) -> str:
 
 
 def spelt(name: str, meant: str) -> str:
-    """Return a name in quotes, with escapes if it looks like another name that is meant."""
+    """Return a name in quotes. Characters beyond ASCII are escaped unless the name differs from
+    ``meant`` only in case and blanks: other differences, such as an invisible character, cannot be
+    seen.
+    """
     return repr(name) if _without_blanks(name) == _without_blanks(meant) else ascii(name)
 
 

@@ -171,7 +171,9 @@ def rows(
 
 
 def _lagging(table: SourceTable, form: TimestampForm | None, now: datetime) -> Value | None:
-    """Return the greatest value that ``lag`` allows; None without a lag."""
+    """Return the greatest cursor value that ``lag`` allows, the time ``now`` minus the lag; None:
+    the source has no lag. Raises InputError if the cursor is not a timestamp.
+    """
     lag = table.source.lag_seconds
     if lag is None:
         return None

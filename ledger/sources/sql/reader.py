@@ -85,7 +85,11 @@ def _read(
     ranges: Sequence[Range],
     numbers: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Read, in one task, the rows of the ranges whose numbers it is given."""
+    """Read ranges of the table in one task: the schema's columns, ``RAW`` and ``ERROR``. A row that
+    does not fit the schema is null in each of its columns, with its raw text and the reason.
+
+    ``numbers``: batches whose first column has the indexes of the ranges that this task reads.
+    """
     names = schema.names
     texts = {field.name for field in schema.fields if isinstance(field.dataType, StringType)}
     for batch in numbers:

@@ -159,8 +159,9 @@ class _Fold:
 
     @contextmanager
     def _runner(self) -> Iterator[FoldRunner]:
-        """Yield the runner of tasks. The ledger records the folder of their files before the first
-        file is written. Only this user can read the folder.
+        """Yield the runner of the fold's tasks: threads of the driver if all portions fit there,
+        else Spark's executors. If the tasks write files, the ledger records their folder first, and
+        only this user can read it.
         """
         folder = self.job.root_files(self.run)
         if not self.leaves_files:

@@ -72,7 +72,10 @@ class StageLosses:
         return self.attribute([*unarrived_rows(readings(self.job, self.run), output)])
 
     def attribute(self, missing: Sequence[UnarrivedRows]) -> Sequence[Portion]:
-        """Find out at which operations these rows of the inputs were lost, as ``drops_of``."""
+        """Find the operations of the stage at which these input rows were lost, and keep the result
+        for ``record``. If some operations drop rows on purpose, write those rows, and return their
+        portion to be folded, else nothing.
+        """
         assert self.followed is not None
         positions = {each.input: np.unique(each.position) for each in missing}
         losses = find_losses(

@@ -160,7 +160,10 @@ def claimed_files(
 
 
 def files_of(connection: Connection, kind: Callable[..., T], batch_id: int, source: str) -> list[T]:
-    """Return files that a batch has claimed of a source, by path, as ``claimed_files``."""
+    """Return the files of a source that a batch has claimed, ordered by path.
+
+    ``kind``: called with each file's path, bytes, modified_at and digest.
+    """
     statement = text("""
         SELECT path, bytes, modified_at, digest FROM claimed_file
         WHERE batch_id = :id AND source = :source ORDER BY path

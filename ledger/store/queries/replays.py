@@ -261,7 +261,9 @@ def due_records(
     selection: Mapping[str, Any],
     now: datetime,
 ) -> list[DueRecords]:
-    """Return the failed messages of settled originals that match and are due, by batch, most first.
+    """Return the numbers of failed messages that match and are due, of settled originals. They are
+    counted by original, step, cause and reason; within an original, the most frequent come first.
+
     Messages of an original whose files have expired are included only if its number is given, or if
     they are to be reread.
     """
