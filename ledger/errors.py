@@ -170,7 +170,7 @@ def redacted(
     """
     text, notes, place = MASK, list[str](), _foreign_place(exc)
     if isinstance(exc, LedgerError):
-        kind, text = own_kind(exc), shown(marked(exc), masks=True)
+        kind, text = base_class_of(exc), shown(marked_text(exc), masks=True)
         if place is None:
             notes = getattr(exc, "__notes__", notes)
     if text == MASK:
@@ -182,14 +182,14 @@ def redacted(
     return error
 
 
-def own_kind(exc: LedgerError) -> type[LedgerError]:
+def base_class_of(exc: LedgerError) -> type[LedgerError]:
     """Return the class of an error that this module defines: the nearest base class. Subclasses in
     other modules may take other arguments, so they cannot be built from a message.
     """
     return next(kind for kind in type(exc).__mro__ if kind.__module__ == __name__)
 
 
-def marked(exc: LedgerError) -> str:
+def marked_text(exc: LedgerError) -> str:
     """Return the message with the marks of its quotes. If other code than ackledger's raised the
     error, such as a stage's function, the whole message becomes a quote: a value in it could look
     like a mark.
@@ -200,7 +200,7 @@ def marked(exc: LedgerError) -> str:
 
 def clause(exc: LedgerError) -> str:
     """The marked text without the period at its end, to be continued."""
-    return re.sub(rf"[. ]+({UNQUOTE}?)$", r"\1", marked(exc))
+    return re.sub(rf"[. ]+({UNQUOTE}?)$", r"\1", marked_text(exc))
 
 
 def _foreign_place(exc: BaseException) -> str | None:
@@ -225,7 +225,7 @@ def together(failures: Sequence[LedgerError], what: str, most: int | None = None
     texts = [f"({number}) {clause(exc)}" for number, exc in enumerate(first, 1)]
     if len(first) < len(failures):
         texts.append(f"and {len(failures) - len(first):,} more")
-    return own_kind(failures[0])(f"{len(failures):,} {what} are wrong: {'; '.join(texts)}")
+    return base_class_of(failures[0])(f"{len(failures):,} {what} are wrong: {'; '.join(texts)}")
 
 
 def suggestion(name: str, candidates: Iterable[str]) -> str:

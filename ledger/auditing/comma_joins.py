@@ -24,7 +24,9 @@ def with_join_conditions(attribution: Attribution) -> Attribution:
     if not any(_is_bare(node) for node in catalyst.nodes(attribution.plan)):
         return attribution
     joining = _Joining(attribution)
-    return replace(attribution, plan=joining.node(attribution.plan), place=joining.place)
+    return replace(
+        attribution, plan=joining.with_conditions_moved(attribution.plan), place=joining.place
+    )
 
 
 @dataclass
@@ -42,14 +44,14 @@ class _Joining:
         place = self._places.get(self._catalyst.identity(node))
         return place or self.attribution.place(node)
 
-    def node(self, node: Node) -> Node:
+    def with_conditions_moved(self, node: Node) -> Node:
         """Rewrite the plan below a node: conditions of a filter move into the joins below it that
         have no condition. They move into a join if they compare columns of both its sides, and if
         at least one of them makes a join key. Return the node itself if nothing changes.
         """
         catalyst = self._catalyst
         old = catalyst.children(node)
-        new = [self.node(child) for child in old]
+        new = [self.with_conditions_moved(child) for child in old]
         if any(before is not after for before, after in zip(old, new, strict=True)):
             node = self._noted(node, catalyst.with_children(node, new))
         if simple_name(node) != "Filter" or not node.condition().deterministic():

@@ -119,7 +119,7 @@ def graph_of(
     for output in outputs:
         end = drawing.output(output)
         if output.attribution is not None:
-            for start in drawing.rows(output.attribution, output.attribution.plan):
+            for start in drawing.draw(output.attribution, output.attribution.plan):
                 drawing.join(start, end)
         else:
             for number in sorted(output.sources):
@@ -140,7 +140,7 @@ class _Drawing:
     _nodes: list[GraphNode] = field(default_factory=list)
     _by_key: dict[object, int] = field(default_factory=dict)
     _edges: dict[tuple[int, int], GraphEdge] = field(default_factory=dict)
-    _rows: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    _drawn: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def graph(self) -> JobGraph:
@@ -175,7 +175,7 @@ class _Drawing:
             start, end, (*edge.losses, *more), is_consulted=is_consulted
         )
 
-    def remark(self, index: int, identity: int) -> None:
+    def add_remarks(self, index: int, identity: int) -> None:
         """Add the remarks on a plan's node to a node of the graph, once each.
 
         ``index``: the index of the graph's node.
@@ -189,16 +189,16 @@ class _Drawing:
         ]
         self._nodes[index] = replace(node, remarks=(*node.remarks, *new))
 
-    def rows(self, attribution: Attribution, node: Node) -> tuple[int, ...]:
+    def draw(self, attribution: Attribution, node: Node) -> tuple[int, ...]:
         """Draw a node of a plan and the plan below it, unless they are drawn. Return the indexes of
         the graph nodes from which the rows of the plan's node come.
         """
         key = id(attribution), attribution.catalyst.identity(node)
-        if key not in self._rows:
-            self._rows[key] = self._new_rows(attribution, node)
-        return self._rows[key]
+        if key not in self._drawn:
+            self._drawn[key] = self._draw_new(attribution, node)
+        return self._drawn[key]
 
-    def _new_rows(self, attribution: Attribution, node: Node) -> tuple[int, ...]:
+    def _draw_new(self, attribution: Attribution, node: Node) -> tuple[int, ...]:
         leaf = attribution.sources.leaf_of(node)
         if isinstance(leaf, AuditSource):
             return (self.source(leaf),)
@@ -206,8 +206,8 @@ class _Drawing:
             return tuple(self.output(output) for output in leaf.outputs)
         catalyst, place = attribution.catalyst, attribution.place(node)
         name = simple_name(node)
-        below = [self.rows(attribution, child) for child in catalyst.children(node)]
-        consulted = [self.rows(attribution, plan) for plan in catalyst.subqueries(node)]
+        below = [self.draw(attribution, child) for child in catalyst.children(node)]
+        consulted = [self.draw(attribution, plan) for plan in catalyst.subqueries(node)]
         if not below and not consulted:
             label = attribution.sources.reference_of(node)
             own = GraphNode(REFERENCE, label or "table", "", "not followed")
@@ -215,13 +215,13 @@ class _Drawing:
         if not consulted and not losing_sides(node) and name not in _MERGING and name != "Join":
             return tuple(dict.fromkeys(index for indexes in below for index in indexes))
         if name == "Aggregate" and self._is_pivot(below, place):
-            self.remark(below[0][0], catalyst.identity(node))
+            self.add_remarks(below[0][0], catalyst.identity(node))
             return below[0]
         label = _MERGING.get(name) or operation(node)
         own = GraphNode(OPERATION, WORDS.get(name, label) if label == name else label, place)
         own = replace(own, detail=_detail(attribution, node))
         index = self.node((own, tuple(below), tuple(consulted)), own)
-        self.remark(index, catalyst.identity(node))
+        self.add_remarks(index, catalyst.identity(node))
         for side, starts in enumerate(below):
             losses = self.losses.get((catalyst.identity(node), side), ())
             for start in starts:

@@ -19,7 +19,7 @@ from ledger.batch.advice.actions import sentences
 from ledger.batch.context import Context
 from ledger.core.commands import CLEAR_SETTLE
 from ledger.core.probes import reached
-from ledger.errors import FencedError, LostFileError, NotReadyError, marked, redacted
+from ledger.errors import FencedError, LostFileError, NotReadyError, marked_text, redacted
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.sinks.base import Delivery, Publisher
@@ -74,7 +74,7 @@ def _lost_file(at: Context, row: PendingPublication, exc: LostFileError) -> Exce
     """Return the error for a lost file, with what to do. A settled batch runs no step again, so
     only a run of its interval can restore the rows of the file.
     """
-    text = marked(exc)
+    text = marked_text(exc)
     what, _, _ = text.rpartition(". ")  # without its own advice
     again = sentences(advice.publish(known_target(at.pipeline), row.batch_id))
     other = at.database.transact(lambda c: _instead_of_the_file(c, at.pipeline, row.original_id))

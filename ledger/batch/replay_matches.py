@@ -55,7 +55,7 @@ def matching_messages(
 ) -> list[DueRecords]:
     """Return failed records that match and are due, by batch, step and reason."""
     asked = (pipeline, batch_id, selection.as_json())
-    return database.transact(lambda c: replays.due_records(c, *asked, batches.database_now(c)))
+    return database.transact(lambda c: replays.count_due(c, *asked, batches.database_now(c)))
 
 
 def left_out(

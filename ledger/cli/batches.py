@@ -148,7 +148,7 @@ def restart(batch: Annotated[int, BATCH], as_json: Json = False) -> None:
     """
     advice = restart_batch(connect(Settings()), batch)
     facts = {"batch_id": batch, "status": BatchStatus.HELD.words, "next": str(advice)}
-    show(facts, as_json, tables.facts)
+    show(facts, as_json, tables.fact_lines)
 
 
 @app.command(epilog=example("release 7"))
@@ -174,4 +174,4 @@ def accept(
     """
     accepted = accept_batch(connect(Settings()), batch, by=user(), reason=reason)
     facts = asdict(accepted)
-    show({**facts, "next": "; ".join(accepted.next) or None}, as_json, tables.facts)
+    show({**facts, "next": "; ".join(accepted.next) or None}, as_json, tables.fact_lines)

@@ -44,14 +44,14 @@ def db_upgrade(
         return
     database = Database.from_settings(Settings())
     upgrade(database)
-    show({"database": database.shown, "revision": head()}, as_json, tables.facts)
+    show({"database": database.shown, "revision": head()}, as_json, tables.fact_lines)
 
 
 @db.command("start", epilog=example("db start"))
 def db_start(as_json: Json = False) -> None:
     """Start the embedded server, with its schema up to date."""
     database = connect(_embedded())
-    show({"database": database.shown, "state": "running"}, as_json, tables.facts)
+    show({"database": database.shown, "state": "running"}, as_json, tables.fact_lines)
 
 
 @db.command("stop", epilog=example("db stop"))
@@ -62,7 +62,7 @@ def db_stop(as_json: Json = False) -> None:
     settings = _embedded()
     ran = embedded.stop(settings.home)
     facts = {"home": str(settings.home), "state": "stopped", "did_run": ran}
-    show(facts, as_json, tables.facts)
+    show(facts, as_json, tables.fact_lines)
 
 
 @db.command("status", epilog=example("db status"))
@@ -72,7 +72,7 @@ def db_status(as_json: Json = False) -> None:
     Starts nothing. Exit code 1 if it is not ready.
     """
     state = state_of(Settings())
-    show(asdict(state), as_json, tables.facts)
+    show(asdict(state), as_json, tables.fact_lines)
     if not state.ready:
         raise typer.Exit(1)
 

@@ -114,7 +114,7 @@ def init(
             "then": f"read {folder / 'README.md'}",
         },
         as_json,
-        lambda data: tables.facts({**data, "files": ", ".join(data["files"])}),
+        lambda data: tables.fact_lines({**data, "files": ", ".join(data["files"])}),
     )
 
 

@@ -95,7 +95,7 @@ def failed(
     database = connect(Settings())
     if output is not None:
         written = read_failed(database, filters, where, partial(_export, output))
-        show({"file": str(output), "records": written}, as_json, tables.facts)
+        show({"file": str(output), "records": written}, as_json, tables.fact_lines)
     elif records or where is not None:
         _list_records(database, filters, where, limit, as_json)
     elif as_json:
@@ -154,7 +154,7 @@ def quarantine_records(
     database, by = connect(Settings()), user()
     done = quarantine(database, reason, by, record=record, batch_id=batch, step=step)
     facts = asdict(done)
-    show({**facts, "next": ". ".join(done.next) or None}, as_json, tables.facts)
+    show({**facts, "next": ". ".join(done.next) or None}, as_json, tables.fact_lines)
 
 
 def _list_records(

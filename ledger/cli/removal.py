@@ -162,7 +162,7 @@ def forget(
     values = [value for _, value in sought]
     left = holding(database, [row.record for row in matches])
     done = Forgotten(tuple(matches), tuple(left))
-    searched = _Searched(sought, files_with(database, pipeline, values), by_key=by_number)
+    searched = _FileSearch(sought, files_with(database, pipeline, values), by_key=by_number)
     if not dry_run and matches:
         if not yes:
             _confirm(Group(_forgotten(done, searched, dry_run=True), _held(done, searched)))
@@ -174,7 +174,7 @@ def forget(
 
 
 @dataclass(frozen=True)
-class _Searched:
+class _FileSearch:
     """Result of a search for forgotten values in the stored files.
 
     ``values``: pairs of column and value. Empty: no file was searched.
@@ -192,7 +192,7 @@ class _Searched:
         return " AND ".join(f"{name} = '{value}'" for name, value in self.values)
 
 
-def _held(done: Forgotten, searched: _Searched) -> RenderableType:
+def _held(done: Forgotten, searched: _FileSearch) -> RenderableType:
     """Return the files that have the values, when they go, and the sinks that may have them."""
     if not searched.values:
         return tables.line(
@@ -230,7 +230,7 @@ def _confirm(planned: RenderableType) -> None:
     typer.confirm("Forget them? This cannot be reversed", abort=True, err=True)
 
 
-def _forgotten(done: Forgotten, searched: _Searched, dry_run: bool) -> RenderableType:
+def _forgotten(done: Forgotten, searched: _FileSearch, dry_run: bool) -> RenderableType:
     """Return the forgotten records, and the batches that may still hold them."""
     if not done.records:
         return tables.line("no record that failed matches. Of others the ledger has counts alone")
@@ -255,7 +255,7 @@ def _forgotten(done: Forgotten, searched: _Searched, dry_run: bool) -> Renderabl
     return Group(*parts)
 
 
-def _holds(batch: Holding, searched: _Searched) -> str:
+def _holds(batch: Holding, searched: _FileSearch) -> str:
     """Return a line on where a batch may still hold forgotten records, and how that ends."""
     parts = []
     if batch.files:

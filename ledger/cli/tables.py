@@ -113,7 +113,7 @@ def _without(data: Rows, names: Collection[str]) -> Rows:
     return [{name: row[name] for name in row if name not in names} for row in data]
 
 
-def facts(data: Mapping[str, Any]) -> RenderableType:
+def fact_lines(data: Mapping[str, Any]) -> RenderableType:
     """Return a mapping as lines ``key: value``. Keys whose value is None are left out."""
     texts = (f"{key}: {value}" for key, value in data.items() if value is not None)
     return Group(*map(line, texts))
@@ -219,7 +219,7 @@ def summary(data: Mapping[str, Any], failed: Rows = ()) -> RenderableType:
 
 def released(data: Mapping[str, Any]) -> RenderableType:
     """Return the result of a settlement or release."""
-    return facts({**data, "status": BatchStatus(data["status"]).words})
+    return fact_lines({**data, "status": BatchStatus(data["status"]).words})
 
 
 def restored(data: Mapping[str, Any]) -> RenderableType:

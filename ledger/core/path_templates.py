@@ -114,7 +114,7 @@ class _Several:
         if isinstance(value, Mapping):
             return Parameters(self._template, name, value)
         if isinstance(value, list | tuple):
-            return Listed(self._template, name, value)
+            return ListParameter(self._template, name, value)
         if not _is_name(str(value)):
             raise InputError(
                 f"path {self._template!r}: {name} is {value!r}, and a parameter in a path may have "
@@ -134,7 +134,7 @@ class Parameters(_Several, Mapping[str, Any]):
         return (self._checked(f"a name in {self._name}", key) for key in self._values)
 
 
-class Listed(_Several, Sequence[Any]):
+class ListParameter(_Several, Sequence[Any]):
     """A list among a run's parameters. A path reads its values by index, and each value is checked
     when it is read.
     """

@@ -119,7 +119,7 @@ class Output(Windowed):
 
     def fold(self, part: Part) -> Folded:
         """Fold rows with the function ``own``, which acks as the stage's ``acks`` says."""
-        return Folded(self.own(part.rows, self.edges), part.seen)
+        return Folded(self.own(part.rows, self.edges), part.checksum)
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Records:
         return chain.from_iterable(map(self.fold_by_window, files))
 
     def _fold(self, file: DataFile, table: pa.Table, position: Longs) -> Folded:
-        seen = Checksum(len(table))
+        wrote = Checksum(len(table))
         position = position[position < self.roots]
         root = position + self.first_root
         table = table.slice(0, len(position))
@@ -248,7 +248,7 @@ class Records:
             )
         if MESSAGE in table.column_names:
             deltas = replace(deltas, messages=[Messages(root, table[MESSAGE].to_numpy())])
-        return Folded(deltas, seen)
+        return Folded(deltas, wrote)
 
 
 def _details(file: DataFile, first: int, failing: Flags) -> list[str | None]:

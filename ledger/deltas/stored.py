@@ -73,36 +73,36 @@ class Checksum:
 class Part:
     """Anchors of some rows of a file.
 
-    ``seen``: the checksum of all these rows, tracked or not. If a part is cut, only the first piece
-    keeps it.
+    ``checksum``: the checksum of all these rows, tracked or not. If a part is cut, only the first
+    piece keeps it.
     """
 
     rows: Rows
-    seen: Checksum
+    checksum: Checksum
 
     def cut(self, place: int) -> tuple["Part", "Part"]:
-        """Return the anchors before a place, with ``seen``, and the rest, with an empty
+        """Return the anchors before a place, with ``checksum``, and the rest, with an empty
         checksum.
         """
-        return self._of(slice(None, place), self.seen), self._of(slice(place, None), Checksum())
+        return self._of(slice(None, place), self.checksum), self._of(slice(place, None), Checksum())
 
     def ordered(self) -> "Part":
         """Return the anchors sorted by root."""
-        return self._of(order_of([self.rows.root]), self.seen)
+        return self._of(order_of([self.rows.root]), self.checksum)
 
     def split(self, roots: Longs) -> list["Part"]:
         """Cut anchors that are sorted by root into parts. Each of ``roots`` begins a new part. The
-        first part keeps ``seen``.
+        first part keeps ``checksum``.
         """
         places = np.searchsorted(self.rows.root, roots).tolist()
         first, *others = itertools.pairwise([0, *places, len(self.rows)])
         return [
-            self._of(slice(*first), self.seen),
+            self._of(slice(*first), self.checksum),
             *(self._of(slice(*place), Checksum()) for place in others),
         ]
 
-    def _of(self, places: Selector, seen: Checksum) -> "Part":
-        return Part(self.rows.take(places), seen)
+    def _of(self, places: Selector, checksum: Checksum) -> "Part":
+        return Part(self.rows.take(places), checksum)
 
 
 _NOTHING = np.empty(0, np.intp)
@@ -181,8 +181,8 @@ def joined(parts: Sequence[Part]) -> Part:
     """Concatenate parts, in order."""
     if len(parts) == 1:
         return parts[0]
-    seen = sum((part.seen for part in parts), Checksum())
-    return Part(Rows.joined([part.rows for part in parts]), seen)
+    checksum = sum((part.checksum for part in parts), Checksum())
+    return Part(Rows.joined([part.rows for part in parts]), checksum)
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:
@@ -205,7 +205,7 @@ def _anchors(
     """
     if ANCHORS in table.column_names:
         lists = _combined(table[ANCHORS])
-        starts, lengths = _lists(lists)
+        starts, lengths = _starts_and_lengths(lists)
         of_row = np.repeat(np.arange(len(lengths)), lengths)
         within = np.arange(len(of_row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         elements = lists.values.take(pa.array(np.repeat(starts, lengths) + within))
@@ -229,7 +229,7 @@ def _anchors(
     return columns, places, None, None
 
 
-def _lists(lists: pa.ListArray) -> tuple[Longs, Longs]:
+def _starts_and_lengths(lists: pa.ListArray) -> tuple[Longs, Longs]:
     """Return where each list begins among the values of the list column, and its length. A null
     list has length 0.
     """
@@ -270,7 +270,7 @@ def checksum(table: pa.Table) -> Checksum:
 def _hashes_of_lists(lists: pa.ListArray) -> Hashes:
     """Return the hash of each list of structs."""
     hashes = np.full(len(lists), SEED, np.uint64)
-    starts, lengths = _lists(lists)
+    starts, lengths = _starts_and_lengths(lists)
     fields = [lists.values.field(place) for place in range(lists.type.value_type.num_fields)]
     for place in range(int(lengths.max(initial=0))):
         longer = np.flatnonzero(lengths > place)

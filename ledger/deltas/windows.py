@@ -66,7 +66,7 @@ class Windowed(ABC):
                 if len(root) and is_ordered:
                     piece, rest = piece.cut(int(np.searchsorted(root, root[-1], "left")))
                     waiting = [rest]
-                if len(piece.rows) or piece.seen.rows:
+                if len(piece.rows) or piece.checksum.rows:
                     yield self.fold(piece)
         if waiting:
             yield self.fold(joined(waiting))

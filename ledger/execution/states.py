@@ -37,7 +37,7 @@ def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
     failures = Failures(job.pipeline)
     for step in job.pipeline.states():
         with failures.collect():
-            _advance(job, step, results)
+            _update_and_publish(job, step, results)
     if batch_id is not None:
         for sentence in job.database.transact(lambda c: recovery.waits_for(c, batch_id)):
             _log.warning("%s", sentence)
@@ -45,7 +45,7 @@ def advance_states(job: "Job", batch_id: int | None = None) -> list[StepResult]:
     return results
 
 
-def _advance(job: "Job", step: StateStep, results: list[StepResult]) -> None:
+def _update_and_publish(job: "Job", step: StateStep, results: list[StepResult]) -> None:
     """Update one state with each batch that is due, publish it to its sinks, and append the
     results. Each state replaces the one before, so errors of its sinks are raised only after the
     last update.

@@ -463,7 +463,7 @@ def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
     on.
     """
     error = translated(exc)
-    return errors.own_kind(error)(f"{what}: {_in_one_line(errors.clause(error))}. {advice}")
+    return errors.base_class_of(error)(f"{what}: {_in_one_line(errors.clause(error))}. {advice}")
 
 
 def _is_sparks(exc: BaseException) -> bool:

@@ -227,7 +227,7 @@ class Witness:
     @property
     def rows(self) -> int:
         """Number of observed rows. Waits for the action."""
-        return self.seen.rows
+        return self.checksum.rows
 
     @property
     def failed(self) -> int:
@@ -248,14 +248,14 @@ class Witness:
         return {name: metrics[name] for name in self._counting}
 
     @property
-    def seen(self) -> Checksum:
+    def checksum(self) -> Checksum:
         """Checksum of the observed rows: number, XOR and sum. Waits for the action."""
         metrics = self._metrics()
         return Checksum(metrics["rows"], metrics["xor"], metrics["sum"])
 
     def _metrics(self) -> dict[str, int]:
-        seen = observed(self._observation, dict.fromkeys((*_COUNTS, *self._counting), 0))
-        return {name: int(value) for name, value in seen.items()}
+        counts = observed(self._observation, dict.fromkeys((*_COUNTS, *self._counting), 0))
+        return {name: int(value) for name, value in counts.items()}
 
 
 def _non_null(frame: DataFrame, column: str) -> Column:

@@ -71,7 +71,7 @@ class AcksRows(SinkTracking):
         return Checksum(*(value or 0 for value in row))
 
     def fold(self, rows: DataFrame, dropped: Checksum) -> FoldOutcome:
-        taken = self.wrote.seen + dropped
+        taken = self.wrote.checksum + dropped
 
         def prove(outcome: FoldOutcome) -> None:
             if (taken.xor, taken.sum) != (outcome.posted.acked_xor, outcome.posted.acked_edges):
@@ -89,7 +89,7 @@ class AcksRows(SinkTracking):
 
         def check(outcome: FoldOutcome) -> None:
             what = f"rows read by {self._run.step} in run {self._run.run_id} (sum: tracked rows)"
-            require_equal(what, taken, read.seen)
+            require_equal(what, taken, read.checksum)
 
         frame = Frame(watched, edges_of(self._job, self._run), self._edges)
         return replace(fold(self._job, self._run, [frame], check), proved=False)

@@ -32,7 +32,7 @@ class StageFiles:
     """
 
     manifest: Manifest
-    seen: Checksum
+    checksum: Checksum
     failed: int = 0
     dropped: int = 0
     edges: int = 0
@@ -48,7 +48,7 @@ def write_output(job: Job, step: StageStep, rows: DataFrame, folder: str) -> Sta
     watched.check()
     wrote = watched.wrote
     return StageFiles(
-        manifest, wrote.seen, wrote.failed, wrote.dropped, watched.edges, watched.anchors
+        manifest, wrote.checksum, wrote.failed, wrote.dropped, watched.edges, watched.anchors
     )
 
 
@@ -90,8 +90,8 @@ def ack_plan_of_stage(
 
     def check(outcome: FoldOutcome) -> None:
         where = f"{step.name} in run {run.run_id}"
-        seen = reduce(add, (each.seen for each in written))
-        require_equal(f"rows of {where}", seen, outcome.wrote)
+        wrote = reduce(add, (each.checksum for each in written))
+        require_equal(f"rows of {where}", wrote, outcome.wrote)
         edges = sum(each.edges for each in written) * len(job.pipeline.consumers(step.name))
         require_equal(f"rows passed on by {where}", edges, outcome.posted.emitted_edges)
         if by_reading:

@@ -33,18 +33,18 @@ def stored_file(path: str, advice: str = RUN_AGAIN) -> Iterator[pq.ParquetFile]:
     ConfigurationError if it may not be read; and UnavailableError if the storage does not answer.
     Other errors of the block are not translated.
     """
-    refusal = _Refusal(path, advice)
-    with refusal:
+    file_errors = _FileErrors(path, advice)
+    with file_errors:
         stream = stores.opened(path)
     with stream:
-        with refusal:
+        with file_errors:
             stored = opened(stream)
-        stored.refusal = refusal
+        stored.file_errors = file_errors
         with stored:
             yield stored
 
 
-class _Refusal:
+class _FileErrors:
     """Context manager for reading a file that the ledger has written. It translates errors of Arrow
     and of the storage: LostFileError for a file that is gone or no Parquet, with ``advice``;
     ConfigurationError if it may not be read; UnavailableError if the storage does not answer. Other
@@ -80,12 +80,12 @@ class _Refusal:
         ) from exc
 
 
-def _reading(stored: pq.ParquetFile) -> "_Refusal | nullcontext[None]":
+def _reading(stored: pq.ParquetFile) -> "_FileErrors | nullcontext[None]":
     """Return the context manager that translates errors of reading a file. It does nothing for a
     file that ``stored_file`` did not open.
     """
-    refusal: _Refusal | None = getattr(stored, "refusal", None)
-    return refusal or nullcontext()
+    file_errors: _FileErrors | None = getattr(stored, "file_errors", None)
+    return file_errors or nullcontext()
 
 
 def opened(stream: BinaryIO) -> pq.ParquetFile:

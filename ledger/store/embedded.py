@@ -107,7 +107,7 @@ def ensure_database(url: str, name: str) -> str:
     """
     target = addresses.parsed(url, "the server's address")
     plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = _connected(plain, addresses.shown(target))
+    connection = _connect_with_retries(plain, addresses.shown(target))
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:
@@ -119,7 +119,7 @@ def ensure_database(url: str, name: str) -> str:
     return target.set(database=name).render_as_string(hide_password=False)
 
 
-def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
+def _connect_with_retries(dsn: str, shown: str) -> "psycopg2.extensions.connection":
     """Return a connection to a server that may have just been started. Retry for at most
     ``RECOVERY_SECONDS`` until it answers. Raises UnavailableError if it does not, and
     ConfigurationError if it refuses the connection.

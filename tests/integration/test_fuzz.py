@@ -85,7 +85,7 @@ def test_a_terminal_shows_texts_and_obeys_none(text):
     are all there."""
     shown = [
         on_terminal(tables.rows([{"reason": text, "n": 1}]), 200_000),
-        on_terminal(tables.facts({"reason": text}), 200_000),
+        on_terminal(tables.fact_lines({"reason": text}), 200_000),
         on_terminal(tables.line(text), 200_000),
         on_terminal(text, 200_000),
     ]

@@ -28,7 +28,7 @@ def test_a_replay_of_what_is_gone_is_refused(archive):
     with pytest.raises(InputError, match=message):
         archive.replay(pipeline, batch.batch_id, quarantined=True, accepted=True)
     everything = (None, None, {"quarantined": True}, archive.later())
-    assert not archive.transact(replays.due_records, *everything)
+    assert not archive.transact(replays.count_due, *everything)
     again = archive.replay(
         pipeline, batch.batch_id, quarantined=True, accepted=True, from_source=True
     )

@@ -324,7 +324,7 @@ def test_one_number_names_a_record_everywhere(batch, cli, ledger):
     for name in (roots[5], number):
         selection = Selection(record=name).as_json()
         (due,) = ledger.transact(
-            replays.due_records,
+            replays.count_due,
             None,
             original.batch_id,
             selection,

@@ -69,7 +69,7 @@ def test_other_words_for_a_cause_change_no_decision(ledger):
     ledger.run_middle(replay, again, again)
     ledger.run_sink(replay, [])
     ledger.settle(replay.batch_id)
-    rows = ledger.transact(replays.due_records, None, batch.batch_id, {}, LATER)
+    rows = ledger.transact(replays.count_due, None, batch.batch_id, {}, LATER)
     assert {(row.step, row.cause, row.repeated) for row in rows} == {
         ("middle", "lost", 1),
         ("sink", "lost", 0),
@@ -99,7 +99,7 @@ def test_a_loss_is_asked_for_by_its_cause_and_repeats_on_another_line(ledger):
     )
     for reason, steps in (("lost", {"middle", "sink"}), ("filter%NULL%", {"middle"})):
         selection = {"reason": reason}
-        due = ledger.transact(replays.due_records, None, batch.batch_id, selection, LATER)
+        due = ledger.transact(replays.count_due, None, batch.batch_id, selection, LATER)
         assert {row.step for row in due} == steps
         assert {case.step for case in cases(ledger.database, selection)} == steps
         assert {row.repeated for row in due if row.step == "middle"} == {1}
@@ -226,7 +226,7 @@ def test_selection(ledger, selection, taken):
     ledger.settle(batch.batch_id)
     records = Selection(**selection)
     dry = ledger.database.transact(
-        lambda c: replays.due_records(c, "chain", None, records.as_json(), batches.database_now(c))
+        lambda c: replays.count_due(c, "chain", None, records.as_json(), batches.database_now(c))
     )
     assert sum(row.records for row in dry) == len(taken)
     if not taken:

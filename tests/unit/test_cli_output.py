@@ -387,7 +387,7 @@ def test_a_batch_that_stays_on_hold_is_said_to_be():
 
 def test_facts_stay_one_line_each():
     """A fact, however long, is one line; what has no value is left out."""
-    shown = printed(tables.facts({"database": "x" * 100, "pid": None, "state": "running"}))
+    shown = printed(tables.fact_lines({"database": "x" * 100, "pid": None, "state": "running"}))
     assert shown.splitlines() == [f"database: {'x' * 100}", "state: running"]
 
 

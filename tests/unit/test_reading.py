@@ -41,7 +41,7 @@ from ledger.sources.files.format import Format
 from ledger.sources.files.text import TextReader
 from ledger.sources.listing import most_records
 from ledger.sources.parsing import json_text
-from ledger.sources.parsing.keys import folded, spelt
+from ledger.sources.parsing.keys import folded, quoted_lookalike
 from ledger.sources.references import Reference
 from ledger.sources.registry import source_of
 from ledger.storage import stores
@@ -234,7 +234,7 @@ def test_names_that_look_alike(name, other):
     """Either form of an accent is the same letter to a person, and so are both cases of one."""
     assert folded(name) == folded(other)
     assert folded("x") != folded("\u0445")  # another script, which a font may show
-    assert spelt(other, name) == ascii(other)
+    assert quoted_lookalike(other, name) == ascii(other)
 
 
 @pytest.mark.parametrize("by_name", [True, False])

@@ -201,7 +201,7 @@ def replay(database: Database, number: int, request: Selection) -> ReplayPreview
             selection["reason"] = re.sub(r"([\\%_])", r"\\\1", request.reason)
         now = batches.database_now(connection)
         keys = (None, original.batch_id, selection, now)
-        groups = replays.due_records(connection, *keys)
+        groups = replays.count_due(connection, *keys)
         left_out = replays.left_out(connection, *keys) if request.leaves_out_accepted else []
         match = sum(row.records for row in groups)
         limit = None if original.is_whole else original.replay_limit

@@ -215,14 +215,14 @@ class _Writer:
                 if each.id in values and not isinstance(node, ast.expr):
                     text = self._local(values[each.id])
                 elif each.id not in bound:
-                    text = self._free(each.id)
+                    text = self._expression_of(each.id)
             if text and text != ast.unparse(each):
                 replaced[each] = text
             if each not in statement.uses:
                 pending += ast.iter_child_nodes(each)
         return self._job.text(node, replaced)
 
-    def _free(self, name: str) -> str:
+    def _expression_of(self, name: str) -> str:
         """Return the expression with which the ported pipeline reads a name of the job's module, as
         ``module.name``. Return an empty text if the name can stay as it is. Note the import that it
         needs.

@@ -18,7 +18,7 @@ from ledger.errors import (
     StageError,
     UnavailableError,
     WaitedError,
-    marked,
+    marked_text,
     quote,
 )
 
@@ -52,7 +52,7 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     try:
         return persist(attempt)
     except UnavailableError as exc:
-        raise WaitedError(marked(exc)) from exc
+        raise WaitedError(marked_text(exc)) from exc
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def problems(table: TargetTable | None, schema: pa.Schema | None, key: Sequence[
         kind = _KINDS.get(table.kind, "no table")
         return [f"{table.place}: expected a table, found {kind}: choose another name"]
     if schema is not None:
-        unusable = [*_unusable(schema, key)]
+        unusable = [*_schema_problems(schema, key)]
         return unusable if unusable or table is None else [*_misfits(table, schema, key)]
     if table is None:
         return []
@@ -60,7 +60,7 @@ def problems(table: TargetTable | None, schema: pa.Schema | None, key: Sequence[
     return [*_own_misfits(table, key)]
 
 
-def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
+def _schema_problems(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
     """Yield a message for each reason why no table could have these columns: there are none, or a
     name is reserved, repeated, empty or too long, or a type has no counterpart in PostgreSQL. Yield
     one for each key column that is missing.

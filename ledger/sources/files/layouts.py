@@ -18,7 +18,7 @@ from ledger.core.paths import is_local
 from ledger.errors import InputError, LedgerError, quote, together
 from ledger.sources.files.format import Format
 from ledger.sources.listing import UNREADABLE, opened
-from ledger.sources.parsing.keys import folded, spelt
+from ledger.sources.parsing.keys import folded, quoted_lookalike
 from ledger.sources.parsing.typed import check_columns
 from ledger.storage import parquet, stores
 from ledger.types.arrow import is_list, parts, plain, rebuilt
@@ -127,7 +127,8 @@ def _check_order(path: str, names: list[str], schema: StructType) -> None:
         way_out = ", or with header='by_name'" if set(schema.names) & set(names) else ""
         alike = {folded(name): name for name in schema.names if name not in names}
         shown = ", ".join(
-            spelt(name, alike[folded(name)]) if folded(name) in alike else name for name in names
+            quoted_lookalike(name, alike[folded(name)]) if folded(name) in alike else name
+            for name in names
         )
         raise InputError(
             f"the header of {path} is not the schema's names in order: expected "
@@ -144,7 +145,7 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
     for name in names:
         meant = absent.get(folded(name))
         if meant is not None and name not in schema.names:
-            shown = spelt(name, meant)
+            shown = quoted_lookalike(name, meant)
             raise InputError(
                 f"the header of {path}: expected column {meant!r}, {quote(f'found {shown}')}; did"
                 f" you mean {meant!r}? Fix the file, or the schema"

@@ -39,7 +39,7 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFKC", seen.upper())
 
 
-def spelt(name: str, meant: str) -> str:
+def quoted_lookalike(name: str, meant: str) -> str:
     """Return a name in quotes. Characters beyond ASCII are escaped unless the name differs from
     ``meant`` only in case and blanks: other differences, such as an invisible character, cannot be
     seen.

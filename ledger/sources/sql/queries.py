@@ -46,7 +46,7 @@ def safe_bound(source: SqlSource, now: datetime, wait_seconds: float = 30) -> Va
         with asking(connection):
             table = find_table(connection, source, [source.cursor])
             form = timestamp_form(table)
-            limit = _lagging(table, form, now)
+            limit = _latest_by_lag(table, form, now)
             _refuse_nulls(connection, table)
             if form is not None:
                 _refuse_unreachable(connection, table, form, now)
@@ -170,7 +170,7 @@ def rows(
         yield from streamed.execute(statement).partitions()
 
 
-def _lagging(table: SourceTable, form: TimestampForm | None, now: datetime) -> Value | None:
+def _latest_by_lag(table: SourceTable, form: TimestampForm | None, now: datetime) -> Value | None:
     """Return the greatest cursor value that ``lag`` allows, the time ``now`` minus the lag; None:
     the source has no lag. Raises InputError if the cursor is not a timestamp.
     """

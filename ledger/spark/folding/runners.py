@@ -129,13 +129,13 @@ class Executors:
         stored = positioned(self._spark, manifest, POSITION)
         identity = [n for n in (ANCHORS, ROOT, PARENT, INPUT) if n in stored.columns]
         marks = [n for n in (FAILED, DROPPED) if n in stored.columns]
-        seen = Witness(*identity)
-        rows = seen.watch(stored.select(*identity, POSITION, *marks))
+        witness = Witness(*identity)
+        rows = witness.watch(stored.select(*identity, POSITION, *marks))
         flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
         parts = max(min(MOST_TASKS, len(files)), manifest.rows // PART_ROWS + 1)
         parted = flat.repartition(parts, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
         reports = self._rows(parted, replace(portion, files=()).fold_table, None)
-        return [*reports, TaskReport(wrote=seen.seen)]
+        return [*reports, TaskReport(wrote=witness.checksum)]
 
     def frame(self, frame: Frame) -> list[TaskReport]:
         """Fold about ``READ_ROWS`` rows of a frame at a time."""

@@ -69,9 +69,9 @@ class StageLosses:
         ):
             return ()
         output = output_portion(self.job, self.run, self.step, self.written[0])
-        return self.attribute([*unarrived_rows(readings(self.job, self.run), output)])
+        return self.attribute_losses([*unarrived_rows(readings(self.job, self.run), output)])
 
-    def attribute(self, missing: Sequence[UnarrivedRows]) -> Sequence[Portion]:
+    def attribute_losses(self, missing: Sequence[UnarrivedRows]) -> Sequence[Portion]:
         """Find the operations of the stage at which these input rows were lost, and keep the result
         for ``record``. If some operations drop rows on purpose, write those rows, and return their
         portion to be folded, else nothing.

@@ -196,7 +196,7 @@ class _OnePlan:
             losses = StageLosses(self.job, run, step, output.rows.schema, output.followed, written)
             lost = missing.without(arrived)
             if len(lost.position):
-                losses.attribute([lost])
+                losses.attribute_losses([lost])
             missing = missing.among(passing)
             reruns[place] = _Rerun(written, losses.record(), len(passing))
             if not len(passing):
@@ -228,7 +228,7 @@ class _OnePlan:
         first, *drops = [*rerun.written] or [StageFiles(Manifest(()), Checksum())]
 
         def check(outcome: FoldOutcome) -> None:
-            counted = sum((each.seen for each in drops), border.wrote.seen)
+            counted = sum((each.checksum for each in drops), border.wrote.checksum)
             marks = border.wrote.failed, border.wrote.dropped
             if (outcome.wrote, first.failed, first.dropped) != (counted, *marks):
                 raise RejectedPlanError(

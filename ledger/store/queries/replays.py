@@ -254,7 +254,7 @@ def unfinished_replays(connection: Connection, pipeline: str, run_id: str) -> li
     return list(connection.execute(statement, keys).scalars())
 
 
-def due_records(
+def count_due(
     connection: Connection,
     pipeline: str | None,
     batch_id: int | None,
