@@ -41,7 +41,9 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A name of ``__all__``, imported when it is asked for: few processes of Airflow need one."""
+    """Import a public name on first access, because few processes of Airflow need one. Raises
+    AttributeError for any other name.
+    """
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"ledger.{module}"), name)

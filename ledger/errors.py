@@ -2,7 +2,8 @@
 
 LedgerError
 ├── DeclarationError     the pipeline's definition is wrong: fix the code
-├── ConfigurationError   a setting, the database or the storage is not as needed: fix the set-up
+├── ConfigurationError   a setting, the database or the storage is not as required: change it
+│   └── UnseenFilesError     this machine cannot read the runs' files: run it where they are
 ├── InputError           a file or an interval is not as declared: fix the input, rerun
 ├── StageError           a stage's own function broke its contract: fix the stage, rerun
 ├── CarryError           rows cannot be followed through an operation: write it otherwise
@@ -11,8 +12,9 @@ LedgerError
 │   └── BackPressureError    as many records are pending as a pipeline tolerates: wait
 ├── IntegrityError       what is stored differs from what was recorded: the batch is on hold
 │   └── LostFileError        a file that was written is gone or changed: put it back, or rerun
-├── RejectedPlanError    several stages in one job did not explain every row: they run one by one
+├── RejectedPlanError    stages of one plan did not account for every row: they run one by one
 ├── TooManyFailedError   more records failed than a pipeline allows: the batch is on hold
+├── UndecidedError       a person has to decide on the batch: decide, do not retry
 └── UnavailableError     Spark, the database or a file system did not answer: retry later
     └── WaitedError          and it was waited for long enough: a lock, or a sink's database
 """
@@ -35,9 +37,11 @@ _MARK = re.compile(f"[{MARKS}]")
 
 
 def quote(words: object, instead: str = MASK) -> str:
-    """Mark words that are not the ledger's own, such as a value of a record, within a text.
+    """Return words as a quote with marks, for the text of an error or a reason. Quote every text
+    that is not ackledger's own and may contain a value of a record. Marks in the words are removed.
 
-    ``instead``: what is shown of them where the pipeline redacts: a class, a code, a place.
+    ``instead``: the text that is shown in place of the words if the pipeline redacts columns: a
+    class, a code or a place; by default ``MASK``.
     """
     text = _MARK.sub("", shown(str(words)))
     bare = _MARK.sub("", shown(instead, masks=True))
@@ -45,9 +49,10 @@ def quote(words: object, instead: str = MASK) -> str:
 
 
 def shown(text: str, *, masks: bool = False) -> str:
-    """Return a text without marks, with its quotes, or with what stands for these if it ``masks``.
+    """Return a text without the marks of its quotes. ``masks``: replace each quote by its
+    ``instead``.
 
-    This is the only place that decides: of the reasons in the ledger, and of errors.
+    All texts of errors, and all reasons in the ledger, are masked only here.
     """
     if QUOTE not in text:
         return text
@@ -80,13 +85,13 @@ class DeclarationError(LedgerError):
 
 
 class ConfigurationError(LedgerError):
-    """A setting, the database or the storage is not as needed."""
+    """A setting, the database or the storage is not as required: change it, then run this again."""
 
     permanent = True
 
 
 class InputError(LedgerError):
-    """A source file, an interval or an argument is not as declared."""
+    """A source file, an interval or an argument is not as declared or as expected."""
 
     permanent = True
 
@@ -118,11 +123,13 @@ class NotReadyError(LedgerError):
 
 
 class BackPressureError(NotReadyError):
-    """Undecided records leave a batch no room (``max_pending``): it may open later."""
+    """A batch cannot open, or a replay cannot claim records, because ``max_pending`` records of a
+    source are pending. It can once other batches have settled.
+    """
 
 
 class IntegrityError(LedgerError):
-    """Rows, edges, XOR or files differ from what was recorded."""
+    """Rows, edges, their XOR, or files differ from what was recorded when they were written."""
 
 
 class LostFileError(IntegrityError):
@@ -130,21 +137,25 @@ class LostFileError(IntegrityError):
 
 
 class UnseenFilesError(ConfigurationError):
-    """Files of runs lie where this machine does not see them."""
+    """This machine cannot read the storage where runs have written their files."""
 
 
 class RejectedPlanError(LedgerError):
-    """Stages that ran as one plan did not explain every row: nothing of the plan counts, and the
-    caller runs them one by one.
+    """Stages that ran as one plan did not account for every row. No run of the plan counts; the
+    caller runs each stage by itself.
     """
 
 
 class TooManyFailedError(LedgerError):
-    """More than ``hold_above`` of a batch's records failed through their own fault."""
+    """More than ``hold_above`` of a batch's records failed through their own fault. The batch is on
+    hold.
+    """
 
 
 class UndecidedError(LedgerError):
-    """A person has to decide on a batch that has run: a retry would rerun all of it."""
+    """All steps of a batch have run, and a person has to decide on it. A retry would only run it
+    again.
+    """
 
     permanent = True
 
@@ -154,19 +165,21 @@ class UnavailableError(LedgerError):
 
 
 class WaitedError(UnavailableError):
-    """A lock, a database or other writers were waited for in vain: an immediate retry would only
-    wait longer.
+    """A lock, a database or other writers did not become free in time. An immediate retry would
+    only wait again.
     """
 
 
 def redacted(
     exc: Exception, kind: type[LedgerError] = LedgerError, named: str | None = None
 ) -> LedgerError:
-    """The same failure without words that may hold a value of a record, for a pipeline that has
-    columns to redact. Raise it from None: its cause has the words. Notes of others are left out.
+    """Return an error without text that may contain a value of a record, for a pipeline that
+    redacts columns. Raise it ``from None``, because its cause has the text. Notes are kept only of
+    errors that ackledger raised.
 
-    ``kind``: the class for an error that is no LedgerError. ``named``: the name of an error whose
-    text is hidden as a whole.
+    ``kind``: the class to return if the error is no LedgerError.
+    ``named``: the name to show for an error whose message is hidden as a whole; None: its class,
+    and the place where other code raised it.
     """
     text, notes, place = MASK, list[str](), _foreign_place(exc)
     if isinstance(exc, LedgerError):
@@ -199,12 +212,16 @@ def marked_text(exc: LedgerError) -> str:
 
 
 def clause(exc: LedgerError) -> str:
-    """The marked text without the period at its end, to be continued."""
+    """Return the message with the marks of its quotes, without the period at its end, so that a
+    sentence can continue after it.
+    """
     return re.sub(rf"[. ]+({UNQUOTE}?)$", r"\1", marked_text(exc))
 
 
 def _foreign_place(exc: BaseException) -> str | None:
-    """The place in other code than the ledger's where an error was raised; None if it was not."""
+    """Return the place where code other than ackledger's raised an error. None: ackledger raised
+    it, or it was not raised.
+    """
     raised = exc.__traceback__
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
@@ -215,9 +232,11 @@ def _foreign_place(exc: BaseException) -> str | None:
 
 
 def together(failures: Sequence[LedgerError], what: str, most: int | None = None) -> LedgerError:
-    """Return one error, of the kind of the first, with the texts of all.
+    """Return one error with the numbered messages of all failures, and with the class of the first.
+    A single failure is returned unchanged.
 
-    ``what``: the noun for several of them. ``most``: how many texts it has; None: all.
+    ``what``: a plural noun for the things that are wrong.
+    ``most``: how many messages to include; the others are only counted. None: all.
     """
     if len(failures) == 1:
         return failures[0]
@@ -229,8 +248,8 @@ def together(failures: Sequence[LedgerError], what: str, most: int | None = None
 
 
 def suggestion(name: str, candidates: Iterable[str]) -> str:
-    """Return the end of an error message: the candidate that the user may have meant, else all of
-    them.
+    """Return the end of an error message: the candidate that the user may have meant, else all
+    candidates. Empty if there are none.
     """
     names = sorted(candidates)
     close = get_close_matches(name, names, n=1)

@@ -44,7 +44,10 @@ _log = logging.getLogger("ackledger")
 
 
 def main() -> int:
-    """Run the step; 0 once it is committed, or if its batch was settled before."""
+    """Run what the command line asks for, and return the exit code: 0 if it is done, or if its
+    batch was settled before; ``EXIT_PERMANENT`` for an error that a retry would repeat; 1 for any
+    other error, or an interrupt. Errors are logged.
+    """
     configure(log_format())
     options = _arguments()
     step = {} if options.step is None else {"step": options.step}
@@ -95,7 +98,7 @@ def _run_of(pipeline: Pipeline, options: argparse.Namespace) -> int:
 
 
 def _run_part(job: Job, options: argparse.Namespace, attempt: Attempt) -> None:
-    """All of the batch, a step, or what follows the settlement."""
+    """Run the whole batch, a step, or a follow-up of the settlement."""
     if options.step is None:
         _run_whole(job, options.batch, attempt)
         return
@@ -113,7 +116,9 @@ def _run_part(job: Job, options: argparse.Namespace, attempt: Attempt) -> None:
 
 
 def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
-    """Run the pending steps of a batch, settle it, and run what follows."""
+    """Run the pending steps of a batch, settle it, and run its follow-ups. Raises UndecidedError if
+    the batch is not decided, for example because it is on hold.
+    """
 
     def on_step(name: str, result: StepResult | None) -> None:
         if result is None:
@@ -141,8 +146,8 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
 
 
 def _leave(remote: SparkSession | None) -> None:
-    """End this driver at once: Airflow may have lost it and started another. What it began on a
-    server ends, too.
+    """End this process at once, without cleanup, because a newer attempt owns the step. Interrupt
+    what it runs on a Connect server.
     """
     _log.error("a newer attempt owns this step: the driver ends")
     if remote is not None:

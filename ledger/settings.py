@@ -17,19 +17,23 @@ _LOG_FORMAT = "ACKLEDGER_LOG_FORMAT"
 
 
 class Settings(BaseSettings):
-    """Settings of ackledger: its places, and defaults of pipelines and drivers.
+    """Settings from the environment: places, and defaults of pipelines and drivers.
 
-    ``ACKLEDGER_HOME``: embedded database and everything local, default ``var``.
-    ``ACKLEDGER_STORAGE``: snapshots and stage outputs, a path or URL, default
-    ``$ACKLEDGER_HOME/storage``. ``ACKLEDGER_DATABASE_URL``: the ledger,
-    ``postgresql+psycopg2://...``, default the embedded database. ``ACKLEDGER_READER_URL``: the
-    login of ``ackledger sql``, default ``ledger_sql`` there. ``ACKLEDGER_GUARANTEE``: of
-    pipelines that name none, ``exactly_once`` (default) or ``at_least_once``.
-    ``ACKLEDGER_VERBOSE``: whether an error comes with its traceback (see ``verbose``).
-    ``ACKLEDGER_LOG_FORMAT``: of drivers, ``text`` (default) or ``json`` (see ``log_format``).
-    ``ACKLEDGER_DATA``: the folder that relative paths of sources start from, default ``.``.
-    ``ACKLEDGER_OUTPUT``: the folder that relative paths of sinks start from, default that of the
-    data.
+    ``ACKLEDGER_HOME``: the folder of the embedded database and of everything local, default
+    ``var``.
+    ``ACKLEDGER_STORAGE``: the path or URL of snapshots and stage outputs, default
+    ``$ACKLEDGER_HOME/storage``.
+    ``ACKLEDGER_DATABASE_URL``: the URL of the ledger, ``postgresql+psycopg2://...``, default the
+    embedded database.
+    ``ACKLEDGER_READER_URL``: the login of ``ackledger sql``, default ``ledger_sql`` in the ledger.
+    ``ACKLEDGER_GUARANTEE``: the guarantee of pipelines that declare none, ``exactly_once``
+    (default) or ``at_least_once``.
+    ``ACKLEDGER_VERBOSE``: whether errors are printed with their traceback (see ``verbose``).
+    ``ACKLEDGER_LOG_FORMAT``: the log format of drivers, ``text`` (default) or ``json`` (see
+    ``log_format``).
+    ``ACKLEDGER_DATA``: the folder from which relative paths of sources start, default ``.``.
+    ``ACKLEDGER_OUTPUT``: the folder from which relative paths of sinks start, default the folder of
+    the data.
     """
 
     model_config = SettingsConfigDict(env_prefix="ACKLEDGER_", extra="ignore")
@@ -44,22 +48,27 @@ class Settings(BaseSettings):
     log_format: LogFormat = LogFormat.TEXT
 
     def storage_root(self) -> str:
-        """The storage as an absolute path or URL, without a slash at its end."""
+        """Return the storage as an absolute path or URL, without a slash at its end."""
         root = self.storage if self.storage is not None else str(self.home / "storage")
         return absolute(root)
 
     def data_path(self, path: str) -> str:
-        """The pattern of a source: itself if absolute or a URL, else below the data folder, whose
-        own name is no pattern."""
+        """Return the pattern of a source as an absolute path or URL. A relative one starts from the
+        data folder, whose own name is escaped: it is no pattern.
+        """
         return _below(glob.escape(absolute(self.data or ".")), path)
 
     def output_path(self, path: str) -> str:
-        """The path of a sink: itself if absolute or a URL, else below the output folder."""
+        """Return the path of a sink as an absolute path or URL. A relative one starts from the
+        output folder.
+        """
         return _below(self.output or self.data, path)
 
 
 def verbose() -> bool:
-    """Whether ``ACKLEDGER_VERBOSE`` is set, also while the other settings are wrong."""
+    """Return whether ``ACKLEDGER_VERBOSE`` is set to anything but 0, false or no. No other setting
+    is read, so the answer is known even if ``Settings`` cannot be built.
+    """
     return os.environ.get(VERBOSE, "").lower() not in ("", "0", "false", "no")
 
 
@@ -80,8 +89,9 @@ def _below(folder: str, path: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """A local path made absolute, also one with ``file:`` before it; a URL as it is. It begins with
-    one slash: Hadoop takes a name behind two for that of a host.
+    """Return a local path as an absolute path, without ``file:``; a URL without slashes at its end.
+
+    The path begins with a single slash, because Hadoop takes a name after two slashes for a host.
     """
     path = without_file_scheme(path)
     if not is_local(path):
