@@ -102,7 +102,9 @@ class Attribution:
         return Carrier(self.catalyst, LISTS, input_of, self.place)
 
     def occurrence(self, leaf: Leaf, node: Node) -> int:
-        """Return the index of a leaf among the leaves of the plan that read the same sources."""
+        """Return the index of a leaf among the leaves of the plan that read the same sources.
+        Raises CarryError if there are more than ``MAX_OCCURRENCES`` of them.
+        """
         first = self.catalyst.output(node)
         key = int(first[0].exprId().id()) if first else -self.catalyst.identity(node)
         if key not in self._occurrences:
@@ -211,7 +213,9 @@ class Attribution:
         return nodes
 
     def arrived(self, node: Node, only: Mapping[int, DataFrame]) -> DataFrame:
-        """Return the ids in each row of a node, as ``ID``. A source is below it."""
+        """Return the ids of the records in a node's rows, one in a row, in a column ``ID``. The
+        node must have a source below it.
+        """
         frame, ids = self.carried(node, only)
         return frame.select(F.explode(ids).alias(ID))
 
@@ -239,7 +243,7 @@ class Attribution:
         losses: list[Lost],
     ) -> Ids:
         """Return the missing ids that are in the rows of a node, and append the losses below it to
-        ``losses``.
+        ``losses``. A node without an entry in ``present`` is taken to lose nothing.
         """
         children = self._followed(node)
         if not children:
@@ -293,7 +297,9 @@ class Attribution:
     def _present(
         self, nodes: Sequence[Node], missing: Mapping[int, Ids], presence: Presence
     ) -> dict[int, Ids]:
-        """Return the missing ids that are in the rows of each node."""
+        """Return the missing ids that are in the rows of each node, by the node's identity. A node
+        whose rows Spark cannot compute is left out. Findings are added to ``presence``.
+        """
         keys = {
             (at, source): (source, *self.key(node))
             for at, node in enumerate(nodes)

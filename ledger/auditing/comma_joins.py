@@ -40,7 +40,9 @@ class _Joining:
         return self.attribution.catalyst
 
     def place(self, node: Node) -> str:
-        """Return the line of a node, which may be one that was made here."""
+        """Return the line of a node. A node that was made here has the line of the node it
+        replaces.
+        """
         place = self._places.get(self._catalyst.identity(node))
         return place or self.attribution.place(node)
 
@@ -66,8 +68,8 @@ class _Joining:
         return self._noted(node, catalyst.rebuilt(node, condition=condition, child=join))
 
     def _pushed(self, node: Node, parts: Sequence[Expression]) -> tuple[Node, Sequence[Expression]]:
-        """A node whose joins have those parts of a condition that compare their sides, and the
-        other parts.
+        """Return the node with the parts of a condition moved into its joins, and the parts that
+        are left.
         """
         if simple_name(node) != "Join" or join_type(node) not in ("Cross", "Inner"):
             return node, parts
@@ -93,7 +95,7 @@ class _Joining:
         return self._noted(node, catalyst.rebuilt(joined, **fields)), rest
 
     def _is_of_both(self, part: Expression, sides: Sequence[set[int]]) -> bool:
-        """Whether a part compares columns of both sides, and of nothing else."""
+        """Return whether a part compares columns of both sides, and of nothing else."""
         used, catalyst = references(part, self._catalyst), self._catalyst
         is_python = part.containsPattern(self._class(_PATTERNS).PYTHON_UDF())
         is_of_both = used <= sides[0] | sides[1] and all(used & side for side in sides)
@@ -112,7 +114,7 @@ class _Joining:
 
 
 def _is_bare(node: Node) -> bool:
-    """Whether a node is a join without a condition."""
+    """Return whether a node is a join without a condition."""
     if simple_name(node) != "Join" or join_type(node) not in ("Cross", "Inner"):
         return False
     return bool(node.condition().isEmpty())

@@ -107,7 +107,7 @@ def graph_data(graph: JobGraph, losses: Sequence[Loss]) -> dict[str, Any]:
 
 
 def _counts(items: Sequence[Loss | Remark], kinds: Sequence[str]) -> dict[str, int]:
-    """The distinct records of losses or remarks, by kind."""
+    """Return the number of distinct records of losses or remarks, by kind."""
     return {
         kind: len(record_ids.union(each.ids for each in items if each.kind == kind))
         for kind in kinds
@@ -120,7 +120,7 @@ def _examples(examples: Sequence[Mapping[str, object]]) -> list[dict[str, object
 
 
 def _plain(value: object) -> object:
-    """A value that JSON has; others as text."""
+    """Return a value that JSON has unchanged, and any other value as text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and math.isfinite(value):

@@ -125,7 +125,7 @@ def drawn(data: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]) -> Drawi
 def _labels(
     edge: Mapping[str, Any], losses: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, int, float]]:
-    """The kind, text, loss and width of each label of an edge."""
+    """Yield the kind, text, loss and width of each label of an edge."""
     for kind, number in edge["records"].items():
         loss = next(index for index in edge["losses"] if losses[index]["kind"] == kind)
         text = f"{number:,} {_WORDS[kind]}"
@@ -143,7 +143,7 @@ def _lines(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _short(text: str, from_end: bool = False) -> str:
-    """A text of one line; of a path the end stays."""
+    """Return a text, cut to ``MAX_LETTERS``. ``from_end``: keep its end, such as that of a path."""
     if len(text) <= MAX_LETTERS:
         return text
     return f"…{text[1 - MAX_LETTERS :]}" if from_end else f"{text[: MAX_LETTERS - 1]}…"
@@ -157,7 +157,7 @@ def _title(node: Mapping[str, Any]) -> str:
 def _layers(
     edges: Sequence[Mapping[str, Any]], layers: Sequence[int], heights: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """The top and bottom of each layer, with room for the labels of the edges above it."""
+    """Return the top and bottom of each layer, with room for the labels of the edges above it."""
     labels = [0] * (max(layers, default=-1) + 1)
     for edge in edges:
         layer = layers[edge["end"]]
@@ -176,7 +176,9 @@ def _entries(
     boxes: Sequence[Box],
     bends: Mapping[int, Sequence[float]],
 ) -> dict[int, float]:
-    """Places where each edge meets its end: side by side, in the order in which they come."""
+    """Return the x at which each edge enters the box at its end: side by side, in the order of the
+    places from which the edges come.
+    """
     entries = {}
     for end, box in enumerate(boxes):
         own = [at for at, edge in enumerate(edges) if edge["end"] == end]
@@ -199,8 +201,9 @@ def _arrow(
     texts: Sequence[tuple[str, str, int, float]],
     is_at_start: bool,
 ) -> Arrow:
-    """An edge through points: curved between layers, straight where it passes one and where it has
-    its labels, in the gap above its end.
+    """Return an edge drawn through points: curved between layers, and straight where it passes a
+    layer and beside its labels. These are in the gap above its end, or below its start if
+    ``is_at_start``.
     """
     room = LINE * len(texts) + 8 if texts else 0.0
     (x, y), *others = points

@@ -43,7 +43,9 @@ class ExpectedLoss:
 
 
 def read_expected(path: str | Path) -> list[ExpectedLoss]:
-    """Read entries. Raises InputError for a file that has another form."""
+    """Read entries. Raises InputError for a file that cannot be read or has another form, and for
+    two entries about the same loss.
+    """
     try:
         entries = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -65,7 +67,9 @@ def read_expected(path: str | Path) -> list[ExpectedLoss]:
 
 
 def write_expected(path: str | Path, entries: Iterable[ExpectedLoss]) -> None:
-    """Write entries in the form that ``read_expected`` reads."""
+    """Write entries in the form that ``read_expected`` reads. Raises InputError if the file cannot
+    be written.
+    """
     text = json.dumps([asdict(entry) for entry in entries], indent=2, ensure_ascii=False)
     try:
         Path(path).write_text(f"{text}\n", encoding="utf-8")

@@ -65,7 +65,9 @@ def _child(attribution: Attribution, node: Node, side: int) -> Node:
 
 
 def _doubled_keys(attribution: Attribution, node: Node, side: int) -> DataFrame:
-    """The keys that several rows of one side have, and that equal others."""
+    """Return the keys that several rows of one side have. Keys with a NULL that equals nothing are
+    left out.
+    """
     catalyst = attribution.catalyst
     keys, _ = join_keys(catalyst, node, side)
     frame = catalyst.frame(_child(attribution, node, side))
@@ -80,7 +82,8 @@ def _doubled_keys(attribution: Attribution, node: Node, side: int) -> DataFrame:
 
 
 def _multiplied(attribution: Attribution, node: Node, side: int) -> tuple[int, Ids]:
-    """The number of keys for which a row of one side gets several rows, and the records of these.
+    """Return the number of keys for which a row of one side gets several rows, and the records of
+    these rows.
 
     The whole condition decides, so the join itself is computed for rows whose keys are doubled on
     the other side.

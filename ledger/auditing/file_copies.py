@@ -98,8 +98,9 @@ def copied_files(
 ) -> CopiedFiles | None:
     """Copy the files of a frame to a new folder, and give their records ids from ``first`` on.
 
-    Returns None if Spark has to copy the rows: they are not from Parquet files of this machine, or
-    columns, options or partitions decide which rows and values Spark reads from the files.
+    Returns None if Spark has to copy the rows: they are not from Parquet files of this machine, a
+    file could not be copied, or columns, options or partitions decide which rows and values Spark
+    reads from the files.
     """
     node = catalyst.analyzed(frame)
     if not str(catalyst.spark.sparkContext.master).startswith("local"):
@@ -137,7 +138,9 @@ def copied_files(
 
 
 def _copied(name: str, target: Path) -> int:
-    """Copy a file that Spark names ``name``, and return the number of its rows."""
+    """Copy a file that Spark names ``name``, and return the number of its rows. Raises OSError if
+    it is no file of this machine, or changes meanwhile.
+    """
     address = urlparse(name)
     if address.scheme != "file":
         raise OSError(f"{name} is no file of this machine")

@@ -60,7 +60,7 @@ def file_functions(catalyst: Catalyst, node: Node) -> list[str]:
 
 
 def _random_leaves(catalyst: Catalyst, expression: Expression) -> Iterator[str]:
-    """The classes of the innermost expressions that are not deterministic."""
+    """Yield the classes of the innermost expressions that are not deterministic."""
     if expression.deterministic():
         return
     random = [c for c in catalyst.items(expression.children()) if not c.deterministic()]

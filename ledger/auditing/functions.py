@@ -88,7 +88,9 @@ def _audited(
 
 
 def report_of(attribution: Attribution, title: str = "") -> AuditReport:
-    """Return the report on each record of an output's sources."""
+    """Return the report on each record of an output's sources. Raises CarryError if the plan does
+    not use a source, or if its rows cannot be followed.
+    """
     _require_all(attribution)
     output = AuditOutput("the result", attribution.place(attribution.plan))
     output.follow(attribution)
@@ -109,7 +111,9 @@ def _require_all(attribution: Attribution) -> None:
 
 
 def _folder(spark: SparkSession, folder: str | Path | None) -> Path:
-    """A new folder for the copies."""
+    """Return a new folder for the copies. Raises InputError if none can be made, if executors would
+    not see it, or if its path has wildcards.
+    """
     master = str(spark.sparkContext.master)
     if folder is None and not master.startswith("local"):
         raise InputError(
@@ -132,7 +136,9 @@ def _name(function: Callable[..., object]) -> str:
 
 
 def _names(function: Callable[..., object], number: int) -> list[str]:
-    """The names of a function's first parameters."""
+    """Return the names of a function's first parameters. Inputs without a name are ``input 1`` and
+    so on.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:

@@ -60,7 +60,7 @@ def save(path: str | Path, data: Mapping[str, Any]) -> None:
 
 
 def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The numbers of all sources together, as far as they are known."""
+    """Return the numbers of all sources together. A number that is not known counts as 0."""
     names = ("records", "arrived", "lost", "expected", "intended")
     return {name: sum(source[name] or 0 for source in sources) for name in names}
 
@@ -68,7 +68,9 @@ def _totals(sources: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 def _sections(
     losses: Sequence[Mapping[str, Any]], remarks: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, str, list[tuple[str, dict[str, Any]]]]]:
-    """The kinds of losses and remarks that a report has, with a name for each."""
+    """Yield the kinds of losses and remarks that a report has: kind, heading, text, and the
+    entries, each with its name.
+    """
     entries = [
         *((f"loss-{at}", dict(loss)) for at, loss in enumerate(losses)),
         *((f"remark-{at}", {**_NO_LOSS, **remark}) for at, remark in enumerate(remarks)),

@@ -62,7 +62,9 @@ def layout(
 
 
 def _layers(number: int, edges: Edges) -> list[int]:
-    """The layer of each node: below all that it needs, and else close to what needs it."""
+    """Return the layer of each node: below all nodes that its rows come from. A node without any is
+    right above the first node that its rows go to.
+    """
     layers = [0] * number
     for _ in range(number):
         before = list(layers)
@@ -118,7 +120,7 @@ def _centers(
     above: Sequence[Sequence[int]],
     below: Sequence[Sequence[int]],
 ) -> list[float]:
-    """The center of each node, close to the mean of its neighbours, without overlaps."""
+    """Return the center of each node, close to the mean of its neighbours, without overlaps."""
     centers = [0.0] * len(sizes)
     # Chains stay straight: a node without others above it stands beside them.
     weights = [1.0 if nodes else SIDE for nodes in above]
@@ -141,7 +143,7 @@ def _centers(
 def _spread(
     wanted: Sequence[float], widths: Sequence[float], weights: Sequence[float]
 ) -> list[float]:
-    """Centers as close to the wanted ones as the widths allow, by weighted least squares.
+    """Return centers as close to the wanted ones as the widths allow, by weighted least squares.
 
     Neighbours that would overlap form a block, which has the mean of their wishes (pool adjacent
     violators).

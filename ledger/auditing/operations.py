@@ -136,7 +136,9 @@ def text_of(expression: Expression, catalyst: Catalyst) -> str:
 
 
 def _unqualified(text: str, names: dict[str, str]) -> str:
-    """A text with the names of attributes in place of these in SQL, which have qualifiers."""
+    """Return a text in which the SQL of attributes, which has qualifiers, is replaced by their
+    names.
+    """
     if not names:
         return text
     longest_first = sorted(names, key=len, reverse=True)
@@ -145,7 +147,7 @@ def _unqualified(text: str, names: dict[str, str]) -> str:
 
 
 def _without_arguments(text: str, call: str, word: str) -> str:
-    """A text with a word in place of each call of a function."""
+    """Return a text in which each call of a function is replaced by a word."""
     start = text.find(call)
     while start >= 0:
         end = _closing(text, start + len(call) - 1)

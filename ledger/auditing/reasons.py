@@ -110,7 +110,13 @@ class Reasons:
         false: Sequence[LossCause],
         null: Sequence[LossCause],
     ) -> list[Reason]:
-        """``IN``, ``NOT IN``, ``EXISTS``: NULL for a record with a row without a false part."""
+        """Return the reasons of a filter whose condition has subqueries, such as ``IN`` or
+        ``EXISTS``. A record counts as lost to NULL if it has a row for which no part is false; it
+        gets a cause of ``null``. Any other record gets one of ``false``.
+
+        If the condition is random, or has more than ``MAX_SUBQUERIES`` subqueries, there is one
+        reason.
+        """
         if condition.is_random or len(condition.subqueries) > MAX_SUBQUERIES:
             return [Reason(f"condition not true: {condition.text}", False, lost.ids)]
         with_null = self._without_false(lost, condition)
@@ -124,7 +130,7 @@ class Reasons:
         ]
 
     def _without_false(self, lost: Lost, condition: Condition) -> Ids:
-        """The lost records with a row for which no part of a condition is false.
+        """Return the lost records with a row for which no part of a condition is false.
 
         A row for which NOT of a part is true is counted out. A filter evaluates NOT IN with NULLs
         as SQL does; the same expression in a column would be false.
@@ -254,7 +260,9 @@ class Reasons:
         return [reason for reason in reasons if len(reason.ids)]
 
     def _with_reason(self, child: Node, values: Ids, reason: Column) -> DataFrame | None:
-        """The rows of a node that have some records, with the number of their reason."""
+        """Return the rows of a node that have some records: the id and the number of the reason.
+        None: no record's source is below the node.
+        """
         return self.rows(
             child,
             values,
@@ -287,7 +295,9 @@ class Reasons:
 def _split(
     reasons: Sequence[Reason], part: Conjunct, text: str, chosen_of: Callable[[Ids], Ids]
 ) -> list[Reason]:
-    """Split a loss off the records that a conjunct dropped."""
+    """Return the reasons in which those records that ``chosen_of`` selects are split off the
+    intended drop of a conjunct: they are lost for ``text``.
+    """
     split = []
     for reason in reasons:
         if reason.text != part.false_text:

@@ -77,7 +77,9 @@ class AuditReport:
         return self._frame(self._loud())
 
     def lost_of(self, name: str) -> DataFrame:
-        """Return the lost records of one source, as ``lost`` does."""
+        """Return the lost records of one source, as ``lost`` does. Raises InputError for an unknown
+        source.
+        """
         names = [result.source.name for result in self.results]
         if name not in names:
             raise InputError(f"no source {name!r}: expected one of {', '.join(names)}")
@@ -115,7 +117,8 @@ class AuditReport:
         return [loss for loss in self.losses if loss.kind == LOST]
 
     def expecting(self, path: str | Path) -> "AuditReport":
-        """Return the report with the losses that a file of expected losses covers set apart.
+        """Return the report with those losses marked as expected that a file of expected losses
+        has.
 
         A loss with more records than its entry allows stays lost as a whole. Raises InputError for
         a file of another form.
@@ -131,7 +134,8 @@ class AuditReport:
         )
 
     def write_expected(self, path: str | Path) -> None:
-        """Write all losses to a file of expected losses, with their numbers of records.
+        """Write all losses to a file of expected losses, with their numbers of records. Raises
+        InputError if the file cannot be written.
 
         Entries of the file that the report was compared with keep their ``why``, and greater
         numbers. Entries that no loss has are left out.
@@ -168,7 +172,8 @@ class AuditReport:
         }
 
     def save_html(self, path: str | Path, examples: int = MAX_EXAMPLES) -> None:
-        """Write the report to one HTML file, which loads nothing else.
+        """Write the report to one HTML file, which loads nothing else. Raises InputError if the
+        file cannot be written.
 
         ``examples``: as of ``as_dict``.
         """
@@ -184,7 +189,9 @@ class AuditReport:
         return lines(self.as_dict(1), width)
 
     def examples(self, loss: Loss | Remark) -> list[dict[str, object]]:
-        """Return the values of some of a loss's records, those of the reason first."""
+        """Return the values of a loss's first records by column. The columns that the reason names
+        come first.
+        """
         words = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", loss.text)))
         columns = sorted(enumerate(loss.source.columns), key=lambda pair: pair[1] not in words)
         values = [self._values.get(int(each)) for each in loss.ids[:MAX_EXAMPLES]]
@@ -192,7 +199,7 @@ class AuditReport:
 
     @cached_property
     def _values(self) -> dict[int, tuple[object, ...]]:
-        """The values of the records that are shown, by their id."""
+        """Values of the records that are shown as examples, by their id."""
         wanted: dict[int, list[Loss | Remark]] = {}
         every: list[Loss | Remark] = [*self.losses, *self.remarks]
         for loss in every:

@@ -96,7 +96,7 @@ def sources_in(attribution: Attribution, node: Node) -> set[int]:
 
 
 def _with_one_side_each(node: Node, sides: Sequence[list[Route]]) -> list[list[Route]]:
-    """The routes of two sides, without those of a source that counts on the other side."""
+    """Return the routes of two sides, without those of a source that counts on the other side."""
     left, right = ({route.source for route in routes} for routes in sides)
     is_right_preserved = simple_name(node) == "Join" and join_type(node) == "RightOuter"
     dropped: dict[int, int] = {}  # the side that does not count, by source

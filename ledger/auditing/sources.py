@@ -189,7 +189,8 @@ class Sources:
         return part
 
     def copied(self, name: str, frame: DataFrame, others: int = 0) -> AuditSource:
-        """Copy the rows of a frame as a source. Raises InputError if they cannot be copied.
+        """Copy the rows of a frame as a source. Raises InputError if they cannot be copied, and
+        CarryError if there are too many sources or partitions.
 
         ``others``: the number of columns at the end that are not the source's own.
         """
@@ -237,7 +238,9 @@ class Sources:
     def _copy(
         self, number: int, name: str, frame: DataFrame, files: CopiedFiles | None = None
     ) -> tuple[DataFrame, Ids]:
-        """Write the rows of a frame with ids. Return the rows, and the ids, sorted.
+        """Write the rows of a frame with ids. Return the rows, and the ids, sorted. Raises
+        InputError if a column's type has no place in Parquet, or if a record is missing in the
+        copy, and CarryError for too many partitions.
 
         ``files``: the copied files that define the ids, by the metadata in the frame's second to
         last column.
@@ -271,7 +274,7 @@ class Sources:
 
 
 def _require_copyable(name: str, frame: DataFrame) -> None:
-    """Raise an error for a stream, and for columns with equal names."""
+    """Raise CarryError for a stream, and InputError for columns with equal names."""
     if frame.isStreaming:
         raise CarryError(f"input {name!r} is a streaming frame: read its source as a batch")
     folded = [column.lower() for column in frame.columns]

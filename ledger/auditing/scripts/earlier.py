@@ -15,12 +15,13 @@ from ledger.auditing.scripts.written import full_path
 
 @dataclass
 class EarlierFiles:
-    """The files that a script has made where nothing was. All others are taken for earlier ones.
+    """Files that a script has made where nothing was. All other files count as earlier ones.
 
-    ``read``: full paths that Spark has read, which may have wildcards. ``_own``: the identity of
-    each file or folder that the script has made, by its full path; None: it has moved an earlier
-    one there. Another file at the path is not its own, for a command of the shell may have put it
-    there. A file without an entry that Spark has not read has that of the closest folder above it.
+    ``read``: full paths that Spark has read, which may have wildcards.
+    ``_own``: the identity of each file or folder that the script has made, by its full path; None:
+    the script has moved an earlier one there. If a path has another file now, a command of the
+    shell may have put it there, so it is earlier. A path without an entry is as the closest folder
+    above it that has one, unless Spark has read it.
     """
 
     read: set[str] = field(default_factory=set)
@@ -61,9 +62,10 @@ class EarlierFiles:
                 self._own[each] = _identity(each)
 
     def move(self, full: str, target: str, is_own: dict[str, bool]) -> None:
-        """Note that the script has moved a file or folder: it stays earlier, or its own.
+        """Note that the script has moved a file or folder. An earlier file stays earlier, and the
+        script's own file its own.
 
-        ``is_own``: of it and of what was in it, before the move.
+        ``is_own``: whether each file and folder was the script's own before the move, by full path.
         """
         for each in (full, target):
             self.forget(each)
@@ -72,7 +74,7 @@ class EarlierFiles:
             self._own[moved] = _identity(moved) if own and os.path.lexists(moved) else None
 
     def owned(self, full: str) -> dict[str, bool]:
-        """Return whether the script has made what is at a full path and in it."""
+        """Return for a full path, and each file in it, whether the script has made it."""
         return {each: self.is_own(each) for each in {full, *files_in(full)}}
 
     def forget(self, full: str) -> None:
@@ -98,7 +100,7 @@ def full_name(path: str) -> str:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """The device and the number of a file; None: there is none."""
+    """Return the device and the number of a file; None: there is none."""
     try:
         status = os.lstat(path)
     except OSError:

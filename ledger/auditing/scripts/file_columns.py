@@ -106,7 +106,9 @@ class _Rewriting:
         return self.attribution.place(self._originals.get(self._catalyst.identity(node), node))
 
     def rewritten(self, node: Node, wanted: Wanted) -> tuple[Node, Columns]:
-        """Return a node with columns for the wanted functions behind its own."""
+        """Return a node with columns for the wanted functions behind its own. Raises CarryError
+        where Spark may know no file, or where a row's file is not certain.
+        """
         catalyst = self._catalyst
         if wanted and is_cached(catalyst, node):
             raise _refusal(wanted, "is taken of a cached frame, where Spark may know no file")
@@ -138,7 +140,7 @@ class _Rewriting:
     def _with_children(
         self, node: Node, done: list[tuple[Node, Columns]], own: Wanted, wanted: list[str]
     ) -> tuple[Node, Columns]:
-        """A node over rewritten children, with columns in place of its own functions."""
+        """Return a node over rewritten children, with columns in place of its own functions."""
         catalyst, name = self._catalyst, simple_name(node)
         children = catalyst.children(node)
         if name == "Union" and wanted:  # it takes columns by their position: these are the last
@@ -161,7 +163,9 @@ class _Rewriting:
         return catalyst.with_children(node, [*nodes, *children[len(nodes) :]]), columns
 
     def _cut(self, original: Node, node: Node, columns: Columns, wanted: list[str]) -> Node:
-        """The columns of the original node, and the wanted ones behind these."""
+        """Return a node with only the columns of the original node, and the wanted ones behind
+        these.
+        """
         visible = [*self._catalyst.output(original), *(columns[kind] for kind in wanted)]
         return self._note(original, self._catalyst.projected(node, visible, [])[0])
 
@@ -199,7 +203,7 @@ class _Rewriting:
         return {**wanted, **hidden}
 
     def _replaced(self, expression: Expression, columns: Columns) -> Expression:
-        """An expression with columns in place of functions."""
+        """Return an expression with columns in place of functions."""
         if expression.deterministic():
             return expression
         kind = simple_class(expression)
@@ -239,7 +243,9 @@ class _Rewriting:
 
 
 def file_values(metadata: Column) -> dict[str, Column]:
-    """The values of functions by the metadata of a row's file. Paths have another form there."""
+    """Return the values of functions of files, taken from the metadata of a row's file. Paths have
+    another form there.
+    """
     return {
         "InputFileBlockLength": metadata["file_block_length"],
         "InputFileBlockStart": metadata["file_block_start"],

@@ -111,8 +111,13 @@ class ScriptFiles:
         self.earlier = EarlierFiles(self.job.paths_read)
 
     def is_removal_left_out(self, call: str, path: str) -> bool:
-        """Return whether a removal must not happen, which is noted. Ends the script if it removes
-        a part of an output, and raises an error if there is nothing to remove for the script.
+        """Return whether the audit leaves out a removal: of files that Spark has read, or written
+        before the audit, or of an output whose path has earlier files or none. The removal is
+        noted, and the files are gone for the script. An output that the script removes counts as
+        dropped.
+
+        Ends the script if it removes a part of an output, or files of a table. Raises the error
+        that the call would raise for the script, if nothing is there, or a folder.
         """
         full = full_name(path)
         for part in self.phantoms.outputs(full, INSIDE):
@@ -137,8 +142,8 @@ class ScriptFiles:
         return True
 
     def is_move_left_out(self, call: str, full: str, target: str) -> bool:
-        """Return whether a move must not happen, which is noted: of what Spark has read, or written
-        before the audit.
+        """Return whether the audit leaves out a move: of files that Spark has read, or written
+        before the audit. The move is noted, and the files are gone for the script.
         """
         if os.path.islink(full) or not (self._is_source(full) or self._is_of_spark(full)):
             return False
@@ -147,21 +152,24 @@ class ScriptFiles:
         return True
 
     def _is_source(self, full: str) -> bool:
-        """Whether Spark has read files at or in a path that were there before the audit began."""
+        """Return whether Spark has read files at or in a path that were there before the audit
+        began.
+        """
         return self.earlier.is_read(full) and self.earlier.has(full)
 
     def leave_out(self, call: str, full: str) -> None:
-        """Note a call that does not remove what is at a full path."""
+        """Note that a call is left out. What is at the full path is gone for the script."""
         self.note_left_out(call, full)
         if os.path.lexists(full):
             self.phantoms.remove(call, full)
 
     def note_left_out(self, call: str, full: str) -> None:
-        """Note a call that does nothing."""
+        """Add a note that a call is left out."""
         self.job.notes.append(f"{left_out(call, full)} is left out")
 
     def note_changed(self, call: str, full: str, changed: Iterable[str] | None = None) -> None:
-        """Note that Python changes files that were there before the audit began.
+        """Add a note that Python changes files that were there before the audit began, if it does.
+        Files of the system are not noted.
 
         ``changed``: full paths of the files, if these are not all that are at or in ``full``.
         """
@@ -181,12 +189,16 @@ class ScriptFiles:
             )
 
     def require_target(self, call: str, full: str) -> None:
-        """End the script if it makes or replaces files at a full path where it must not."""
+        """End the script if it makes or replaces files that the audit keeps in copies or has left
+        out, or that Spark has written before the audit.
+        """
         self.phantoms.require_target(call, full)
         self.require_not_of_spark(call, full)
 
     def note_python_file(self, target: Any) -> None:
-        """Note a file that Python writes."""
+        """Register a file that Python writes, for ``conclude``. Files of the system are left
+        out.
+        """
         is_path = isinstance(target, (str, os.PathLike))
         name = str(target) if is_path else f"a {type(target).__name__}"
         if not name.startswith(_SYSTEM):
@@ -195,7 +207,9 @@ class ScriptFiles:
             )
 
     def conclude(self) -> None:
-        """Take each file that may have rows for an output, once the script has ended."""
+        """Once the script has ended, take each file that Python has written for an output, if rows
+        went out of Spark's plans: they may be in it. Add a note if there is no file for such rows.
+        """
         taken = [call for frame, call in self.taken if _reads_tables(frame)]
         if taken:
             self.job.others += self.opened.values()
@@ -206,7 +220,7 @@ class ScriptFiles:
             )
 
     def _is_of_spark(self, full: str) -> bool:
-        """Whether Spark has written a file, or one in a folder, before the audit began."""
+        """Return whether Spark has written a file, or one in a folder, before the audit began."""
         return any(
             _OF_SPARK.fullmatch(os.path.basename(each)) and not self.earlier.is_own(each)
             for each in files_in(full)
@@ -441,7 +455,9 @@ def caller() -> FrameType:
 
 
 def _is_of_library(frame: FrameType | None) -> bool:
-    """Whether Spark, this library or a log opens a file, through modules of Python or itself."""
+    """Return whether Spark, this library or a log opens a file, by itself or through modules of
+    Python.
+    """
     while frame is not None and is_of_python(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith(_LOGGING):
             return True
@@ -458,6 +474,6 @@ def _is_path(value: object) -> bool:
 
 
 def _paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[str]:
-    """The two paths of a call that moves or copies."""
+    """Return the paths of a call that moves or copies. File descriptors are left out."""
     values = [*args[:2], *(kwargs[name] for name in ("src", "old", "dst", "new") if name in kwargs)]
     return (os.fsdecode(value) for value in values if _is_path(value))

@@ -38,7 +38,9 @@ CONNECT = (
 
 
 def forbid(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
-    """Have a script ended where it does what cannot be audited."""
+    """Intercept calls that cannot be audited. They end the script, or are left out as far as it can
+    go on without them.
+    """
 
     def stopped(what: str) -> Callable[..., Any]:
         def stop(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -73,7 +75,7 @@ def forbid(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
 
 
 def _leave_out_stops(patches: Patches) -> None:
-    """The session is needed for the report, so a script cannot stop it."""
+    """Let calls that stop the session do nothing, because the report needs it."""
 
     def stop(method: Callable[..., Any], owner: Any) -> None:
         """Stop nothing."""
@@ -83,7 +85,7 @@ def _leave_out_stops(patches: Patches) -> None:
 
 
 def _keep_checkpoints_in_the_plan(patches: Patches) -> None:
-    """A checkpoint cuts the plan that is followed, so it does nothing."""
+    """Let checkpoints return their frame, because they would cut the plan that is followed."""
 
     def same(method: Callable[..., Any], frame: DataFrame, *args: Any, **kwargs: Any) -> DataFrame:
         return frame
@@ -93,7 +95,9 @@ def _keep_checkpoints_in_the_plan(patches: Patches) -> None:
 
 
 def _leave_out_pandas(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
-    """pandas writes no path; each write is noted as an output that is not followed."""
+    """Let pandas write to no path, and note each such write as an output that is not followed.
+    Texts, and files that the script has opened, are written.
+    """
     import pandas
 
     def left_out(method: Callable[..., Any], frame: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,7 +151,9 @@ def _redirect_pandas(patches: Patches, job: JobAudit) -> None:
 
 
 def _leave_out_models(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
-    """Models are not saved. Rows that they were fitted to may have arrived in them."""
+    """Let no model be saved, and note each as an output that is not followed. Rows that a model was
+    fitted to may have arrived in it. Ends the script if it loads such a model.
+    """
     from pyspark.ml.base import Estimator
     from pyspark.ml.pipeline import PipelineModelReader, PipelineReader
     from pyspark.ml.util import JavaMLReader, JavaMLWriter, MLWriter

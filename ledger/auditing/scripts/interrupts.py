@@ -13,10 +13,12 @@ INTERRUPTED = Event()
 
 
 def interrupt(signal_number: int, frame: object) -> NoReturn:
-    """Handle a signal as Ctrl-C, without the stacks that Spark and py4j log of what it cuts off.
+    """Raise KeyboardInterrupt for a signal, without the stacks that Spark and py4j log of the calls
+    that it cuts off.
 
     The handler that Spark installs calls its JVM in the middle of another call. Another thread may
-    call it. ``INTERRUPTED`` is set for a script that goes on: a finalizer swallows the exception.
+    call this one. ``INTERRUPTED`` is set because a script may go on: a finalizer swallows the
+    exception.
     """
     INTERRUPTED.set()
     logging.disable()

@@ -123,7 +123,10 @@ _OWN = (*LIBRARIES, f"{Path(str(py4j.__file__)).parent}{os.sep}")
 
 
 def intercept_java(patches: Patches, files: ScriptFiles) -> None:
-    """Have the calls of Java looked at that the script's own code makes."""
+    """Intercept the Java calls that the script's own code makes. Calls that write rows end the
+    script. Calls that change files are left out, and those that look for files see them as the
+    script would.
+    """
 
     def called(method: Callable[..., Any], member: JavaMember, *args: Any) -> Any:
         if member.name not in _NAMES or _is_of_spark():
@@ -170,7 +173,7 @@ def _exists(
 
 
 def _leave_out(files: ScriptFiles, name: str, paths: list[str]) -> bool:
-    """Note a call that does nothing. Returns whether it removes what is there for the script."""
+    """Note a call that is left out. Return False if there is nothing to remove for the script."""
     for path in map(full_name, paths[:1]):
         if name not in _DELETING:
             files.note_left_out(name, path)
@@ -186,7 +189,7 @@ def _leave_out(files: ScriptFiles, name: str, paths: list[str]) -> bool:
 
 
 def _is_of_spark() -> bool:
-    """Whether a call comes from Spark's or this library's Python."""
+    """Return whether a call comes from Spark's or this library's Python."""
     return caller().f_code.co_filename.startswith(_OWN)
 
 

@@ -213,7 +213,9 @@ class JobAudit:
                     )
 
     def _followed(self, frame: DataFrame, output: WrittenOutput) -> DataFrame | None:
-        """Return the rows of a frame with their ids; None if they cannot be followed."""
+        """Return the rows of a frame with their ids. None: they cannot be followed, and the
+        output's ``why`` has the reason.
+        """
         catalyst = Catalyst(frame.sparkSession)
         if self._sources is None:
             self._sources = Sources(catalyst, self.folder)
@@ -339,7 +341,9 @@ class JobAudit:
     def _own_leaf(
         self, catalyst: Catalyst, node: Node, output: WrittenOutput, read: list[WrittenOutput]
     ) -> Leaf:
-        """Return the leaf for an output that reads other outputs of the script."""
+        """Return the leaf for an output that reads other outputs of the script. Raises CarryError
+        if one of these is not followed.
+        """
         unfollowed = [each for each in read if each.attribution is None]
         if unfollowed:
             output.reads += read
@@ -354,7 +358,7 @@ class JobAudit:
         self, catalyst: Catalyst, sources: Sources, node: Node, has_names: bool
     ) -> AuditSource:
         """Return the source for a leaf. Leaves that read the same files in the same way share one
-        source.
+        source. Raises CarryError if its records cannot be copied.
 
         ``has_names``: copy the names of its files as well.
         """
@@ -379,7 +383,9 @@ class JobAudit:
         return self._by_key[key]
 
     def _outputs_in(self, catalyst: Catalyst, node: Node) -> list[WrittenOutput]:
-        """Return the outputs of the script that a leaf reads."""
+        """Return the outputs of the script that a leaf reads. Raises CarryError if it reads one in
+        a way that the audit has not intercepted.
+        """
         self._require_not_written(catalyst, node)
         paths = [Path(full_path(path)) for path in _paths(catalyst, node)]
         outputs = []

@@ -39,7 +39,8 @@ def parsed(spark: SparkSession, text: str) -> Node:
 
 
 def with_copies(tables: Tables, spark: SparkSession, text: str, plan: Node) -> str:
-    """Return a statement that reads the copies of tables that the script has written.
+    """Return a statement that reads the copies of tables that the script has written. Ends the
+    script if it names such a table, or the path of an output, in a way that cannot be replaced.
 
     ``plan``: the parsed statement. Its nodes say where in the text a table is named, so columns,
     comments and common table expressions stay as they are.
@@ -76,7 +77,7 @@ def with_copies(tables: Tables, spark: SparkSession, text: str, plan: Node) -> s
 def expression_with_copies(tables: Tables, spark: SparkSession | None, text: str) -> str:
     """Return an expression whose subqueries read the copies; see ``with_copies``.
 
-    ``spark``: None stands for the active session.
+    ``spark``: None is the active session.
     """
     if not _QUERY.search(text):
         return text
@@ -86,7 +87,9 @@ def expression_with_copies(tables: Tables, spark: SparkSession | None, text: str
 
 
 def require_unwritten(tables: Tables, spark: SparkSession, path: str) -> None:
-    """End the script if SQL names a path whose files are not as the script left them."""
+    """End the script if SQL names a path whose files are not as the script left them. Otherwise,
+    note that Spark has read the path.
+    """
     if not path:
         return
     for each in map(full_path, alternatives(spark, path)):
@@ -107,7 +110,7 @@ def require_table(tables: Tables, spark: SparkSession, name: str | Sequence[str]
 
 
 def _is_data_source(spark: SparkSession, name: str) -> bool:
-    """Whether a name is that of a format, such as parquet, or of its class."""
+    """Return whether a name is that of a format, such as parquet, or of its class."""
     java: Any = spark._jvm
     session: Any = spark._jsparkSession
     sources = java.org.apache.spark.sql.execution.datasources.DataSource
@@ -119,7 +122,9 @@ def _is_data_source(spark: SparkSession, name: str) -> bool:
 
 
 def _edits(tables: Tables, spark: SparkSession, text: str, plan: Node) -> list[Edit]:
-    """The parts of a text that name a written table, and what replaces each."""
+    """Return the parts of a text that name a written table, and what replaces each. Ends the script
+    if a name cannot be replaced.
+    """
     catalyst = Catalyst(spark)
     edits: list[Edit] = []
     read: set[tuple[str, ...]] = set()
@@ -155,7 +160,9 @@ def _edits(tables: Tables, spark: SparkSession, text: str, plan: Node) -> list[E
 def _nodes(
     catalyst: Catalyst, node: Node, ctes: frozenset[str] = frozenset()
 ) -> Iterator[tuple[Node, frozenset[str]]]:
-    """The nodes of a parsed statement, each with the common table expressions that it sees."""
+    """Yield the nodes of a parsed statement, each with the common table expressions that it
+    sees.
+    """
     yield node, ctes
     name = simple_name(node)
     if name == "UnresolvedWith":
@@ -172,7 +179,9 @@ def _nodes(
 def _qualifiers(
     catalyst: Catalyst, text: str, nodes: Sequence[Node], read: Collection[tuple[str, ...]]
 ) -> Iterator[Edit]:
-    """Remove the database before the name of a table before a column: the table is an alias."""
+    """Yield edits that remove the database before the name of a table before a column, because the
+    table becomes an alias. Ends the script if the name of the table is not unique.
+    """
     lasts = [table[-1] for table in read]
     if not any(re.search(rf"\.\s*`?{re.escape(last)}`?\s*\.", text, re.I) for last in lasts):
         return
@@ -200,7 +209,7 @@ def _expressions(catalyst: Catalyst, nodes: Sequence[Node]) -> Iterator[Expressi
 
 
 def _names(catalyst: Catalyst, expression: Expression) -> list[str]:
-    """The parts of a column's name, or of what is before a star."""
+    """Return the parts of the name before a column or a star."""
     name = simple_name(expression)
     if name == "UnresolvedAttribute":
         return [str(part) for part in catalyst.items(expression.nameParts())][:-1]

@@ -61,14 +61,16 @@ class Patches:
         setattr(owner, name, new)
 
     def undo(self) -> None:
-        """Put back what the classes had."""
+        """Give all owners back what they had."""
         while self._replaced:
             owner, name, before = self._replaced.pop()
             setattr(owner, name, before)
 
 
 class _Function:
-    """A function of a module that a script gets. Pickled by its name, it is the module's own."""
+    """A function of a module as the script gets it. Pickled by its name, it is the module's own
+    function.
+    """
 
     def __init__(
         self, module: str, replaced: Callable[..., Any], function: Callable[..., Any]
@@ -92,8 +94,9 @@ class _Function:
 
 @contextmanager
 def own_calls(is_own: bool = True) -> Iterator[None]:
-    """Let the calls in the block through: they are the audit's own. False: they are the script's
-    again.
+    """Let the calls in the block through, because they are the audit's own.
+
+    ``is_own``: False: intercept them again, because they are the script's.
     """
     token = _own.set(is_own)
     try:

@@ -23,10 +23,11 @@ _MARK = "_SUCCESS"  # in the folder of an output
 
 @dataclass
 class Phantoms:
-    """All such paths of a script.
+    """Full paths at which the files are not as the script left them: outputs, which are in copies,
+    and files of calls that the audit has left out.
 
     Attributes:
-        written: the outputs, which are in copies.
+        written: the outputs.
         read: the full paths that Spark has read, which may have wildcards.
         removed: the full paths that are there, and that the script has removed or moved, each with
             the call that is left out.
@@ -54,8 +55,8 @@ class Phantoms:
         )
 
     def outputs(self, path: str, *places: str, is_pattern: bool = False) -> Iterator[WrittenOutput]:
-        """Yield the outputs of the script, also tables, to whose files a full path has one of some
-        places.
+        """Yield the outputs of the script, also tables, for whose folder a full path has one of
+        ``places``: ``AT`` it, ``INSIDE`` it or ``ABOVE`` it.
         """
         targets = [output.destination for output in self.written.outputs]
         there = {(to.kind, to.key): to.folder for to in targets if to.folder}
@@ -64,9 +65,9 @@ class Phantoms:
                 yield from self.written.live(kind, key)
 
     def require_none(self, call: str, path: str, *places: str, is_pattern: bool = False) -> None:
-        """End the script if a call uses a full path that is one of these, in one or above one.
+        """End the script if a call uses one of these paths, a path in it or a path above it.
 
-        ``places``: those that matter; none: all of them.
+        ``places``: the places relative to one of these paths that matter; none: all of them.
         """
         for own in self.outputs(path, *(places or EVERY), is_pattern=is_pattern):
             raise ScriptStop(f"uses files of {own.name} by {call}(), and {IN_COPY}")
@@ -91,7 +92,7 @@ class Phantoms:
                 )
 
     def require_target(self, call: str, path: str, *places: str) -> None:
-        """End the script if a call makes something at such a full path, or in a folder that only
+        """End the script if a call makes something at one of these paths, or in a folder that only
         Spark would have made.
         """
         self.require_none(call, path, *places)
@@ -100,7 +101,9 @@ class Phantoms:
             self.require_none(call, parent)
 
     def require_names(self, call: str, path: str) -> None:
-        """End the script if the names in a folder are not those that it would have."""
+        """End the script if a folder has, because of these paths, other names in it than the script
+        would see.
+        """
         full = full_path(path)
         self.require_none(call, full, AT, INSIDE)
         own = {output.destination.folder: True for output in self.outputs(full, ABOVE)}
@@ -114,8 +117,9 @@ class Phantoms:
                 self.require_none(call, child)
 
     def seen(self, path: str, full: str) -> str:
-        """Return the path that has the properties of one. Raises FileNotFoundError, or ends the
-        script if there is nothing that has them.
+        """Return the path to look at instead of ``path``, such as the copy of an output. Raises
+        FileNotFoundError for a path that the script has removed. Ends the script if no file has the
+        properties that it would see.
         """
         for output in self.outputs(full, *EVERY):
             folder = output.destination.folder
@@ -140,16 +144,18 @@ class Phantoms:
         return path
 
     def exists(self, full: str) -> bool:
-        """Return whether the script would find something at a full path."""
+        """Return whether the script would find something at a full path. Ends the script where
+        ``seen`` does.
+        """
         try:
             return os.path.exists(self.seen(full, full))
         except FileNotFoundError:
             return False
 
     def is_made(self, path: str) -> bool:
-        """Return whether the script makes a folder that it has removed before, and which is there.
-
-        Then ``mkdir`` has nothing to do.
+        """Return whether the script makes a folder again that it has removed, and that is still
+        there: then ``mkdir`` has nothing to do. Raises FileExistsError if the folder exists for the
+        script, and ends the script where ``require_target`` does.
         """
         full = full_name(path)
         if full in self._remade or any(self.outputs(full, AT, ABOVE)):
@@ -162,10 +168,10 @@ class Phantoms:
 
 
 def left_out(call: str, path: str) -> str:
-    """Return a call that is left out, as notes name it."""
+    """Return the text that names a call that is left out: the call, the path and the line."""
     return f"{call}() of {named(path)} at {user_line() or UNKNOWN}"
 
 
 def named(path: str) -> str:
-    """Return a full path as messages name it: short in the folder of the script."""
+    """Return a full path as messages name it: relative if it is in the current folder."""
     return path.removeprefix(f"{os.getcwd()}/")

@@ -30,7 +30,7 @@ def skipped_files(catalyst: Catalyst, files: Node, name: str) -> str:
 
 
 def _option(catalyst: Catalyst, files: Node, name: str) -> str:
-    """The value of an option, whose name is in any case; empty: it has none."""
+    """Return the value of an option, whose name is in any case; empty: it has none."""
     pairs = catalyst.items(relation_of(files).options().toSeq())
     values = [str(pair._2()) for pair in pairs if str(pair._1()).lower() == name.lower()]
     return values[-1] if values else ""

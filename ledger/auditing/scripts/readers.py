@@ -134,7 +134,7 @@ def _own_table(catalog: str, *parts: str) -> Table:
 
 
 def require_no_jdbc(job: JobAudit, url: Any, table: Any) -> None:
-    """End the script if it may read by JDBC what it has written. ``table``: may be a query."""
+    """End the script if it may read by JDBC what it has written. ``table``: a table or a query."""
     written = [
         o.destination.key.split(" ", 1)
         for o in job.written.outputs
@@ -161,12 +161,12 @@ def require_no_jdbc_table(job: JobAudit, frame: DataFrame) -> None:
 
 
 def _database(url: str) -> str:
-    """The database of a URL of JDBC, without a user and parameters."""
+    """Return the database of a URL of JDBC, without a user and parameters."""
     return re.sub(r"//[^/]*@", "//", re.split("[?;]", url)[0]).rstrip("/").lower()
 
 
 def _last_part(table: str) -> str:
-    """The name of a table without a schema, which may be that of the connection."""
+    """Return the name of a table without a schema, which may be that of the connection."""
     return re.sub(_QUOTES, "", table).split(".")[-1].strip().lower()
 
 
@@ -177,7 +177,9 @@ def _of_outputs(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> DataFrame | None:
-    """Read outputs of the script from their copies; None: the call reads other files."""
+    """Read outputs of the script from their copies. None: the call reads other files. Ends the
+    script if copies cannot be read as the outputs would have been.
+    """
     state: dict[str, Any] = reader.__dict__.get(_STATE, {})
     bound = inspect.signature(method).bind(reader, *args, **kwargs).arguments
     format_ = _format(reader, state, method, bound)
@@ -273,7 +275,9 @@ def _read(
 
 
 def _base(path: str, outputs: list[WrittenOutput]) -> str:
-    """The folder of an output's files in place of the option ``basePath``."""
+    """Return the folder of an output's files in place of the option ``basePath``. Ends the script
+    if the option is another folder.
+    """
     for output in outputs:
         if output.destination.key == full_path(path):
             return f"file://{output.merged[-1] if output.merged else output.files}"
@@ -288,7 +292,9 @@ def _parsed(schema: str) -> StructType:
 
 
 def _with_hidden(schema: StructType | str, output: WrittenOutput) -> StructType:
-    """A schema with the column of ids behind the others."""
+    """Return a schema with the column of ids behind the others. Ends the script if the schema of a
+    CSV has not all columns.
+    """
     to = output.destination
     parsed = schema if isinstance(schema, StructType) else _parsed(schema)
     in_files = [name for name in parsed.names if name not in to.partitions]

@@ -51,10 +51,13 @@ def audit_script(
     final: Sequence[str] = (),
     progress: ScriptProgress = ScriptProgress(),
 ) -> AuditReport:
-    """Run a script with its reads and writes intercepted, and return what became of its records.
+    """Run a script with its reads and writes intercepted, and return what became of its records. If
+    the script fails or is stopped, the report's ``failure`` says how.
 
-    ``folder``: an empty one for the copies. ``final``: names of the outputs that count; without one
-    that the script has written, all count. Raises InputError if there is no such script.
+    ``folder``: an empty one for the copies.
+    ``final``: names of the outputs that count; without one that the script has written, all count.
+
+    Raises InputError if there is no such script.
     """
     if script.is_dir():
         raise InputError(f"{script}: expected a Python script, found a folder")
@@ -152,7 +155,7 @@ def _run(script: Path, arguments: Sequence[str]) -> None:
 
 
 def _sentence_on(script: Path, error: Exception) -> str:
-    """An error of the script with its last line in the script."""
+    """Return a sentence on an error of the script, with its last line in the script."""
     frames = traceback.extract_tb(error.__traceback__)
     path = script.resolve()
     own = [each for each in frames if Path(each.filename).resolve() == path]

@@ -197,7 +197,9 @@ def _executed(job: JobAudit, spark: SparkSession, text: str, args: Any) -> DataF
 
 
 def _declare(job: JobAudit, catalyst: Catalyst, command: Node) -> None:
-    """Have a table without rows in place of the one that CREATE TABLE would make."""
+    """Register the table of a CREATE TABLE, without rows, instead of making it. Does nothing if the
+    table exists. Ends the script if the statement has no columns.
+    """
     spark, parts = catalyst.spark, _parts(catalyst, command.name())
     if parts is None or job.tables.exists(spark, parts):
         return
@@ -219,7 +221,9 @@ def _declare(job: JobAudit, catalyst: Catalyst, command: Node) -> None:
 
 
 def _is_created(job: JobAudit, catalyst: Catalyst, command: Node, text: str) -> bool:
-    """Create a database that ends with the session. Returns whether it is there."""
+    """Create the database of a statement if it ends with the session, and return whether it is
+    there. If it was there without IF NOT EXISTS, Spark raises its own error.
+    """
     if simple_name(command.name()) != "UnresolvedNamespace":
         return False
     spark, name = catalyst.spark, command.name().multipartIdentifier()
@@ -231,7 +235,7 @@ def _is_created(job: JobAudit, catalyst: Catalyst, command: Node, text: str) -> 
 
 
 def _partitioned(catalyst: Catalyst, command: Node) -> Partitioned:
-    """The columns of PARTITIONED BY, and whether the table is one of Hive."""
+    """Return the columns of PARTITIONED BY, and whether the table is one of Hive."""
     identities = [e for e in catalyst.items(command.partitioning()) if e.name() == "identity"]
     provider, serde = command.tableSpec().provider(), command.tableSpec().serde()
     by_default = catalyst.spark.conf.get(_HIVE_BY_DEFAULT, "false") == "true"
@@ -242,8 +246,9 @@ def _partitioned(catalyst: Catalyst, command: Node) -> Partitioned:
 
 
 def _is_emptied(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
-    """Drop a table of the script's own. Ends the script if it empties one, whose rows the audit
-    would still read. Returns whether the statement is about such a table.
+    """Return whether a statement drops or empties a table of the script's own, and drop it. If it
+    drops a table of the catalog, that is noted. Ends the script if it empties a table whose rows
+    the audit would still read, or if the name of the table cannot be read.
     """
     words = _LEFT_OUT[simple_name(command)]
     parts = _name_of_child(catalyst, command)
@@ -272,13 +277,13 @@ def _is_emptied(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
 
 
 def _is_of_view(catalyst: Catalyst, command: Node) -> bool:
-    """Whether a statement names a temporary view, which it then drops."""
+    """Return whether a statement names a temporary view, which it then drops."""
     parts = _name_of_child(catalyst, command)
     return parts is not None and is_temporary(catalyst.spark, parts)
 
 
 def _shown(job: JobAudit, catalyst: Catalyst, command: Node, text: str) -> DataFrame:
-    """The tables of a database for the script."""
+    """Return the tables of a database as the script would see them."""
     frame = catalyst.spark.sql(text)
     if not job.tables:
         return frame
@@ -297,7 +302,7 @@ def _shown(job: JobAudit, catalyst: Catalyst, command: Node, text: str) -> DataF
 
 
 def _require_temporary(catalyst: Catalyst, command: Node) -> None:
-    """End the script if it drops a view of the catalog."""
+    """End the script if it drops a view of the catalog, or one whose name cannot be read."""
     parts = _name_of_child(catalyst, command)
     if parts is None:
         raise ScriptStop("DROP VIEW of a view whose name the audit cannot read: expected its name")
@@ -314,7 +319,7 @@ def _require_temporary(catalyst: Catalyst, command: Node) -> None:
 
 
 def _name_of_child(catalyst: Catalyst, command: Node) -> list[str] | None:
-    """The parts of the name of what a statement is about; None: it is not a plain name."""
+    """Return the parts of the name of what a statement is about; None: it is not a plain name."""
     return _parts(catalyst, command.child())
 
 
@@ -330,7 +335,8 @@ def _parts(catalyst: Catalyst, name: Node) -> list[str] | None:
 
 
 def _written(job: JobAudit, catalyst: Catalyst, command: Node, plan: Node, args: Any) -> None:
-    """Write the query of INSERT or CREATE TABLE AS to a copy.
+    """Write the query of INSERT or CREATE TABLE AS to a copy. Does nothing for IF NOT EXISTS if the
+    table exists. Ends the script if the statement cannot be audited.
 
     ``plan``: the statement with the views of written tables, which its query reads.
     """
@@ -377,7 +383,7 @@ def _written(job: JobAudit, catalyst: Catalyst, command: Node, plan: Node, args:
 
 
 def _path(command: Node) -> str | None:
-    """The LOCATION of a table that a statement makes."""
+    """Return the LOCATION of a table that a statement makes; None: it has none."""
     location = command.tableSpec().location()
     return str(location.get()) if location.isDefined() else None
 
@@ -385,7 +391,8 @@ def _path(command: Node) -> str | None:
 def _replacing(
     job: JobAudit, catalyst: Catalyst, insert: Node, to: Destination, frame: DataFrame
 ) -> Destination:
-    """The destination of an INSERT, with the partitions that it replaces if it leaves others.
+    """Return the destination of an INSERT, with the partitions that it replaces if it leaves
+    others.
 
     Ends the script if it may replace a part of what the script has written.
     """
@@ -413,13 +420,13 @@ def _replacing(
 
 
 def _static(catalyst: Catalyst, insert: Node) -> dict[str, str | None]:
-    """The values of PARTITION (name = value)."""
+    """Return the values of PARTITION (name = value), by name. A value may be NULL."""
     pairs = catalyst.items(insert.partitionSpec().toSeq())
     return {str(pair._1()): pair._2().get() for pair in pairs if pair._2().isDefined()}
 
 
 def _commands(catalyst: Catalyst, plan: Node) -> Iterator[Node]:
-    """The nodes of a parsed statement that are no part of a query."""
+    """Yield the nodes of a parsed statement that are no part of a query."""
     loader = catalyst.class_loader()
     kinds = [loader.loadClass(f"{_LOGICAL}{name}") for name in _COMMANDS]
     for node in catalyst.nodes(plan):
@@ -428,6 +435,6 @@ def _commands(catalyst: Catalyst, plan: Node) -> Iterator[Node]:
 
 
 def _words(text: str) -> str:
-    """The first words of a statement."""
+    """Return the first words of a statement."""
     words = " ".join(text.split())
     return words if len(words) <= 40 else f"{words[:37]}..."

@@ -296,7 +296,8 @@ class Tables:
     def as_in_table(
         self, frame: DataFrame, name: str, static: Mapping[str, str | None] | None = None
     ) -> DataFrame:
-        """Return rows with the columns and types of the table that they are inserted into.
+        """Return rows with the columns and types of the table that they are inserted into. Ends the
+        script if their number differs, or if the audit does not know how Spark converts a value.
 
         A table that does not exist yet gets the columns of the rows. ``static``: the values of
         PARTITION (name = value), which the rows do not have.

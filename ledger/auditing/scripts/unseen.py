@@ -35,7 +35,10 @@ _FILE_SYSTEM = pyarrow.fs.FileSystem
 
 
 def note_unseen(patches: Patches, job: JobAudit) -> None:
-    """Have each line noted that changes files where the audit does not see it."""
+    """Add a note for each line that starts a command or process, or uses a file system of Arrow,
+    because the audit does not see what that changes. Calls that would end the process end the
+    script.
+    """
     noted: dict[str, list[str]] = defaultdict(list)
 
     def note(what: str) -> None:
@@ -78,7 +81,9 @@ def _note_processes(patches: Patches, note: Callable[[str], None]) -> None:
 
 
 def _note_file_systems(patches: Patches, note: Callable[[str], None]) -> None:
-    """Note who gets a file system's class of ``pyarrow.fs``: its methods cannot be replaced."""
+    """Add a note if the script gets the class of a file system of ``pyarrow.fs``, whose methods
+    cannot be replaced.
+    """
 
     class Watched(ModuleType):
         def __getattribute__(self, name: str) -> Any:
@@ -111,7 +116,7 @@ def _forbid_ends(patches: Patches) -> None:
 
 
 def _is_of_script() -> bool:
-    """Whether neither Spark nor this library nor Python starts a command on its own."""
+    """Return whether the script starts a command, not Spark, this library or Python by itself."""
     frame = caller()
     while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "subprocess"):
         frame = frame.f_back
@@ -120,14 +125,14 @@ def _is_of_script() -> bool:
 
 
 def _is_of_arrow() -> bool:
-    """Whether Arrow or pandas use a file system for a call that is looked at."""
+    """Return whether Arrow, pandas or this library uses a file system."""
     frame = caller()
     module = str(frame.f_globals.get("__name__")).partition(".")[0]
     return module in ("pandas", "pyarrow") or frame.f_code.co_filename.startswith(LIBRARIES)
 
 
 def _shortened(command: Any) -> str:
-    """The first words of a command."""
+    """Return the first words of a command."""
     words = command if isinstance(command, (list, tuple)) else [command]
     texts = (os.fsdecode(w) if isinstance(w, (str, bytes, os.PathLike)) else str(w) for w in words)
     text = " ".join(" ".join(texts).split())

@@ -81,7 +81,9 @@ def _as_saved(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> DataFrame:
-    """Return the rows that saveAsTable appends, whose columns it finds by their names."""
+    """Return the rows that saveAsTable writes. If it appends to a table with the same names of
+    columns, in any order, they are in the table's order and types.
+    """
     bound = inspect.signature(DataFrameWriter.saveAsTable).bind(writer, *args, **kwargs).arguments
     calls = writer.__dict__.get(_CALLS, [])
     mode = bound.get("mode") or _last(calls, "mode", "error")
@@ -95,7 +97,9 @@ def _as_saved(
 
 
 def _is_written(job: JobAudit, spark: SparkSession, to: Destination) -> bool:
-    """Return whether a write writes."""
+    """Return whether a write writes. One with mode ignore does not if something is there, which is
+    noted.
+    """
     live = job.written.live(to.kind, to.key)
     if to.mode == "ignore":
         is_path, there = to.kind == "path", job.phantoms.exists
@@ -122,8 +126,8 @@ def _require_apart(job: JobAudit, to: Destination) -> None:
 
 
 def _replaced(job: JobAudit, spark: SparkSession, to: Destination, method: str) -> tuple[str, ...]:
-    """The columns of the partitions of which an overwrite replaces only some; none: it replaces
-    all. Ends the script if it may replace a part of what the script has written.
+    """Return the columns of the partitions of which an overwrite replaces only some; none: it
+    replaces all. Ends the script if it may replace a part of what the script has written.
     """
     if to.mode != "overwrite" or to.kind == "other":
         return ()
@@ -204,7 +208,7 @@ def _last(calls: list[Any], name: str, default: Any) -> Any:
 
 
 def _option(calls: list[Any], name: str) -> Any:
-    """The value of an option; its name is in any case."""
+    """Return the value of an option, whose name is in any case; None: it has none."""
     value = None
     for called, args, kwargs in calls:
         if called == "options":
