@@ -166,7 +166,9 @@ def _only_results() -> Iterator[IO[str]]:
 
 @contextmanager
 def _folder(parent: Path | None) -> Iterator[Path]:
-    """Yield a temporary folder, which is removed once Spark no longer writes to it."""
+    """Yield a new temporary folder in ``parent``. At the end, stop the Spark session if it was
+    started in the block, and remove the folder. Raises InputError if ``parent`` is no folder.
+    """
     if parent is not None and not parent.is_dir():
         raise InputError(f"--folder {parent}: expected a folder, found none")
     folder = Path(tempfile.mkdtemp(prefix="ackledger-audit-", dir=parent)).absolute()

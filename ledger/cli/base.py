@@ -96,7 +96,7 @@ def time_option(what: str, *names: str, **options: Any) -> Any:
 
 
 def interval_options(command: str) -> tuple[Any, Any]:
-    """The options ``--from`` and ``--to`` of a command over one interval."""
+    """Return the options ``--from`` and ``--to`` of a command over one interval."""
     return (
         time_option(
             "Start of the interval, inclusive.", "--from", envvar=f"ACKLEDGER_{command}_FROM"
@@ -170,7 +170,9 @@ def commands_of(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 
 def variable_of(words: Iterable[str], option: Any) -> str:
-    """Return the variable of an option of the command that these words call."""
+    """Return the environment variable of a command's option. ``words``: the words that call the
+    command.
+    """
     automatic = "_".join((*words, option.name)).upper().replace("-", "_")
     return str(option.envvar or f"{VARIABLES}{automatic}")
 

@@ -28,7 +28,9 @@ _WIDEST = {"key or line": 24, "step": 16, "reason": 24, "status": 20}
 
 
 def listed(data: Mapping[str, Any]) -> RenderableType:
-    """Return records as a table with a line each, whose content is cut to the terminal."""
+    """Return records, at least one, as a table with a line each. Their content is cut to the
+    terminal.
+    """
     records, total = data["records"], data["total"]
     more = (
         f"{len(records)} of {quantity(total, 'record')}: --limit {total} lists all, "

@@ -119,7 +119,9 @@ def init(
 
 
 def write_port(job: Path, folder: Path, expected: Path | None, as_json: bool) -> None:
-    """Write the pipeline of a job into a folder, and show what is left to do."""
+    """Write the pipeline of a job into a folder, which is made if it is missing, and show what is
+    left to do. Raises InputError if the file exists.
+    """
     from ledger.auditing.expected import read_expected
 
     ported = port(job, read_expected(expected) if expected else ())
@@ -195,8 +197,10 @@ def check(
 def examine_pipeline(
     pipeline: Pipeline, interval: Interval | None, spark: str, remote: str | None
 ) -> list[Finding]:
-    """Check what a run of the pipeline needs, then its steps. ``spark``: the master, or the Spark
-    Connect server ``remote``.
+    """Check what a run of the pipeline needs, then its steps. Without the Java or the Connect
+    server that it needs, the steps are not checked.
+
+    ``spark``: the master, or the Spark Connect server ``remote``.
     """
     with err.status("checking the ledger, sources and sinks") as status:
         settings = Settings()

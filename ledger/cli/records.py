@@ -199,7 +199,9 @@ def _read_as(record: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _export(path: Path, messages: Iterable[FailedMessage]) -> int:
-    """Write records to a file of the kind that its name ends in, and return how many."""
+    """Write records to a file of the kind that its name ends in, and return how many. Raises
+    InputError for another ending, or if the file cannot be written.
+    """
     if path.suffix not in (".csv", ".parquet"):
         raise InputError(f"--output {path}: expected a name that ends in .csv or .parquet")
     rows = []
@@ -266,7 +268,9 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _read_from(explanation: Explanation) -> str | None:
-    """Return the place in a source file at which a record was read."""
+    """Return the place in a source file at which a record was read; None: it was read from no
+    file.
+    """
     if explanation.source_file is None or explanation.source_row is None:
         return explanation.source_file
     if explanation.source_line is not None:

@@ -134,7 +134,9 @@ def run_interval(
     reprocess: bool = False,
     guarantee: Guarantee | None = None,
 ) -> dict[str, Any]:
-    """Open the batch of a run over an interval, or find it again; run it; return its summary."""
+    """Open the batch of a run over an interval, or find it again; run it; return its summary. Spark
+    starts first, so that nothing is claimed if it does not start.
+    """
     request = (at.database, at.settings, at.pipeline, key, interval)
     before_run(*request, remote=at.remote)
     spark_session(at.pipeline, at.spark)  # without Spark nothing is claimed
@@ -278,7 +280,9 @@ def nothing_to_publish(
 
 
 def _print_due(at: CommandTarget, batch: int | None, selection: Selection, as_json: bool) -> None:
-    """Print the records that a replay would take, or why there are none."""
+    """Print the records that a replay would take, or why there are none. Raises LedgerError if the
+    batch, or a name in the selection, is unknown.
+    """
     matching = matching_messages(at.database, at.pipeline.name, batch, selection)
     if not matching:
         require_match(at.database, at.pipeline, batch, selection)
@@ -337,8 +341,11 @@ def _run_batch(at: CommandTarget, batch: Batch) -> tuple[Summary, float]:
 def going_on(
     database: Database, batch: Batch, ways: str, step: Callable[[], str]
 ) -> Iterator[None]:
-    """Add to an error or interrupt of this block its batch, its ``step``, and the ``ways`` to go
-    on. A batch gives back its claims if nothing of it is committed or runs elsewhere.
+    """Raise an error of this block again with its batch, its ``step``, and the ``ways`` to go on.
+    An interrupt becomes a LedgerError. A FencedError passes unchanged.
+
+    Before that, the batch is abandoned, and gives back its claims, if nothing of it is committed or
+    runs elsewhere.
     """
     try:
         yield
@@ -402,6 +409,7 @@ def finish(
     refused: int = 0,
 ) -> None:
     """Print the summaries of batches, and exit with the worst of their codes: 1, then 3, then 4.
+    Return if all codes are 0.
 
     ``refused``: batches that could not be replayed, whose records are as they were.
     """

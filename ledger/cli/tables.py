@@ -37,7 +37,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def rows(data: Rows) -> RenderableType:
-    """Return rows as a table with their keys as header, or with a line per column if too wide."""
+    """Return rows as a table with their keys as header, or with a line per column if too wide;
+    without rows, the text "no rows".
+    """
     return _Fitting((data,)) if data else Text("no rows")
 
 

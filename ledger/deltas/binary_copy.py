@@ -20,7 +20,7 @@ def encode(columns: Sequence[Longs | int], equal: Sequence[bytes] = ()) -> bytes
     """Return rows of bigints, and then of fields that are the same in every row.
 
     ``columns``: the values of each bigint; a plain int is the same in every row.
-    ``equal``: the other fields, as ``field`` makes them.
+    ``equal``: the other fields, encoded by ``field``.
     """
     length = next(len(value) for value in columns if not isinstance(value, int))
     rest = b"".join(equal)

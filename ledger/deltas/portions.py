@@ -174,7 +174,9 @@ class PassedOn(Reading):
     absent: Longs = field(default_factory=lambda: np.empty(0, np.int64))
 
     def fold(self, part: Part) -> Folded:
-        """Each row that arrived is acked and emitted."""
+        """Ack and emit each row that arrived. The checksum of these rows counts as written by the
+        run.
+        """
         rows = part.rows
         if len(self.absent):
             rows = rows.take(~np.isin(rows.position, self.absent, kind="sort"))
@@ -183,8 +185,8 @@ class PassedOn(Reading):
 
 
 def fold_in_plan(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
-    """Return deltas of rows that a stage within a plan wrote, as ``fold_emitted``. The rows emit
-    their edges at the positions of the plan's input.
+    """Fold rows that a stage within a plan wrote, with ``fold_emitted``. The rows emit their edges
+    at the positions of the plan's input.
     """
     return fold_emitted(replace(output, position=output.parent), edges, emits_one=emits_one)
 

@@ -31,7 +31,7 @@ _LOST = "batch_id, step_run_id, root_id, number"
 
 
 def post(cursor: Any, batch_id: int, run_id: int, deltas: Deltas, *, masks: bool) -> None:
-    """Post deltas, messages and, as ``post_fails`` does, fails."""
+    """Post deltas with their fails and messages. ``masks``: mask quoted values in the reasons."""
     into = f"COPY ledger_delta ({_DELTA}) FROM STDIN (FORMAT binary)"
     rows = _rows(batch_id, run_id, deltas.columns)
     _copy(cursor, into, rows, HEADER, TRAILER)
@@ -75,7 +75,9 @@ def post_messages(cursor: Any, batch_id: int, run_id: int, messages: Iterable[Me
 def _copy(
     cursor: Any, statement: str, chunks: Iterator[bytes], head: bytes = b"", tail: bytes = b""
 ) -> None:
-    """COPY the chunks one at a time. Runs no COPY if there is no chunk."""
+    """COPY the chunks one at a time. Runs no COPY if there is no chunk. An error of ``chunks`` is
+    raised itself, not as psycopg2's error.
+    """
     raised: list[Exception] = []
 
     def guarded() -> Iterator[bytes]:
@@ -103,7 +105,9 @@ def _rows(batch_id: int, run_id: int, columns: Sequence[Longs]) -> Iterator[byte
 
 
 def _fail_lines(batch_id: int, run_id: int, fails: Fails, masks: bool) -> Iterator[bytes]:
-    """Yield lines of CSV, a few at a time, because the texts are already in memory once."""
+    """Yield the failed roots as lines of CSV, a few roots at a time, because the texts are already
+    in memory once. An empty reason becomes ``NO_REASON``.
+    """
     # COPY takes "" for NULL.
     words = [cut(storable(shown(word, masks=masks))) for word in fails.words]
     reasons = {code: word or NO_REASON for code, word in enumerate(words)}

@@ -120,7 +120,8 @@ def parts_of(file: DataFile, inputs: Collection[str]) -> Iterator[Part]:
 def anchored_rows(
     table: pa.Table, position: Longs, inputs: Collection[str] = ()
 ) -> tuple[Rows, Places]:
-    """Return the anchors of a table, and for each anchor the index of its row.
+    """Return the anchors of a table, and for each anchor the index of its row. If the table has no
+    parents, which rows acked by reading do not need, ``Rows.parent`` has the roots.
 
     ``inputs``: the steps that the run read; ``Rows.input`` is an index into them.
     """
@@ -161,7 +162,9 @@ def is_of_anchor(path: str, name: str) -> bool:
 
 
 def root_windows(file: DataFile) -> Iterator[Longs]:
-    """Yield the roots of a file's anchors, window by window. Reads no other column."""
+    """Yield the roots of a file's anchors, window by window. Reads no other column. Raises
+    IntegrityError if a column of anchors has no roots.
+    """
     with stored_file(file.path) as stored:
         schema = stored.schema
         paths = [schema.column(number).path for number in range(len(schema))]
@@ -252,8 +255,8 @@ def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
 
 
 def checksum(table: pa.Table) -> Checksum:
-    """Return the checksum of the rows of a table over the columns that identify each row's origin.
-    The hashes equal those of Spark's ``xxhash64``.
+    """Return the checksum of the rows of a table over the columns that identify each row's origin;
+    without such a column, only their number. The hashes equal those of Spark's ``xxhash64``.
     """
     if ANCHORS in table.column_names:
         return Checksum.of(_hashes_of_lists(_combined(table[ANCHORS])))

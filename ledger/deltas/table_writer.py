@@ -35,7 +35,9 @@ class TableWriter:
         self._is_whole = False
 
     def write(self, columns: Sequence[Any]) -> None:
-        """Write some rows."""
+        """Write rows, given as columns in the order of the schema. Without rows, nothing is
+        created.
+        """
         if not len(columns[0]):
             return
         if self._writer is None:

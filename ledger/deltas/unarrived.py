@@ -27,7 +27,7 @@ class UnarrivedRows:
         return UnarrivedRows(self.input, self.root[places], self.position[places])
 
     def without(self, positions: Longs) -> "UnarrivedRows":
-        """Return those at other positions."""
+        """Return the entries whose position is none of ``positions``."""
         places = ~np.isin(self.position, positions)
         return UnarrivedRows(self.input, self.root[places], self.position[places])
 

@@ -51,7 +51,8 @@ def settle_and_follow(
 def follow(
     job: "Job", follow_up: FollowUp, batch_id: int | None, attempt: Attempt | None = None
 ) -> Sequence[object]:
-    """Do one follow-up, and return a list of what was done.
+    """Do one follow-up, and return a list of what was done. If the pipeline redacts columns, errors
+    are raised redacted.
 
     ``batch_id``: the batch; None for a follow-up that handles all batches of a pipeline at once.
     """

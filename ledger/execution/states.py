@@ -67,7 +67,7 @@ def _update_and_publish(job: "Job", step: StateStep, results: list[StepResult]) 
 
 def _publish_states(job: "Job", step: StateStep) -> Failures:
     """Publish the current state to the sinks that lack it, and delete older states that nothing
-    needs any more. Return the errors.
+    needs any more. Return the errors; a publication that another process is doing is no error.
     """
     failures = Failures(job.pipeline)
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]

@@ -60,6 +60,8 @@ def run_step(job: "Job", batch_id: int, name: str, attempt: Attempt) -> StepResu
 
     A sink with at_least_once publishes its rows at once. If that fails, the error is only logged,
     and the rows are published after the settlement.
+
+    Raises what ``open_run`` raises, too.
     """
     started = time.monotonic()
     step = job.pipeline.step(name)
@@ -163,8 +165,11 @@ def run_as_one_plan(
 
 @contextmanager
 def holding_lease(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()) -> Iterator[None]:
-    """Renew a run's lease while the block executes the run, and add its keys to log lines. If the
-    block raises, end the run.
+    """Renew a run's lease while the block executes the run, and add its keys to log lines. If a
+    newer attempt takes over, call ``job.on_fenced``, or else cancel the session's Spark jobs.
+
+    If the block raises, end the run, add the command that goes on to the error, and raise it again;
+    redacted if the pipeline redacts columns.
 
     ``beside``: runs that write in the same block, and end with it.
     """
@@ -220,8 +225,8 @@ def _cancel(job: "Job") -> None:
 
 def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
     """Record that a run failed, or that it was interrupted. A run is interrupted if it was stopped
-    or fenced, or if Spark, a database or a file system did not answer; the next attempt then
-    continues at its step.
+    or fenced, if its plan was rejected, or if Spark, a database or a file system did not answer;
+    the next attempt then continues at its step. An error while this is recorded is only logged.
     """
     reached("before failure", run.step)
     try:

@@ -205,7 +205,7 @@ def with_digests(files: list[FoundFile]) -> list[FoundFile]:
 
 def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
     """Return an upper bound of the number of records in a file: the rows in a Parquet footer, or
-    the lines of a text.
+    the lines of a text. Raises InputError if the file cannot be read.
 
     Counting stops beyond ``limit``.
     """
@@ -227,7 +227,9 @@ def most_records(file: FoundFile, format: str, limit: int | None = None) -> int:
 
 
 def has_records(file: FoundFile, format: str, *, header: bool) -> bool:
-    """Return whether a file has a record, or a line of text behind its header."""
+    """Return whether a file has a record, or a line of text behind its header. Raises InputError if
+    the file cannot be read.
+    """
     if format == "parquet":
         return most_records(file, format) > 0
     try:
@@ -256,13 +258,14 @@ def compression(path: str) -> str | None:
 
 
 def opened(path: str) -> IO[bytes]:
-    """Open a file for reading, decompressed."""
+    """Open a file for reading, decompressed as the extension of its name says."""
     return decompressed(stores.opened(path), compression(path))
 
 
 def decompressed(stream: IO[bytes], how: str | None) -> IO[bytes]:
     """Return the decompressed content of a stream. ``how``: its compression; None: it has none.
-    Reading raises one of ``UNREADABLE`` if a part of the stream is not compressed in this way.
+    Reading, or opening an empty stream of zstd, raises one of ``UNREADABLE`` if a part of the
+    stream is not compressed in this way.
     """
     if how is None:
         return stream

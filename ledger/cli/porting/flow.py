@@ -62,7 +62,9 @@ class Namespace:
     result: "Value | list[Value] | None" = None
 
     def get(self, name: str) -> Value | None:
-        """Return the value of a name; a name such as ``spark`` is a session in any case."""
+        """Return the value of a name; None: it is not known. A name such as ``spark`` is a session,
+        unless it has another value.
+        """
         value = self.names.get(name) or (self.outer.get(name) if self.outer else None)
         if value is None and name in SESSIONS:
             return Value(name, Statement(self, ast.Pass()), "session")
@@ -283,7 +285,7 @@ class Flow:
                 self.note(node, "sets an option of Spark: set it in the configuration")
 
     def _sql(self, node: ast.Call, text: str | None, statement: Statement) -> None:
-        """Note the views that a text of SQL names."""
+        """Note the views that a text of SQL names, and what is left to do for other tables."""
         if text is None:
             self.note(node, "the text of a SQL statement is computed: write this part by hand")
             return
@@ -312,7 +314,8 @@ class Flow:
         self, function: ast.FunctionDef, node: ast.Call | None, statement: Statement
     ) -> None:
         """Run through the statements of a function in place of its call. Parameters get the values
-        of the arguments.
+        of the arguments. A function that is called too deep is not followed, and noted as left to
+        do.
         """
         if self._depth == _DEPTH:
             self.note(function, f"{function.name} reads or writes {_DEPTH} calls deep: simplify it")
@@ -341,7 +344,11 @@ class Flow:
             self._several[node] = inner.result  # type: ignore[assignment]
 
     def _keep(self, node: ast.stmt, scope: Namespace, names: Sequence[str]) -> None:
-        """Keep a statement with others in it, or one that changes a value, as it is."""
+        """Keep a compound statement, or one that changes a value, unchanged. If it decides on a
+        read, a write or a return, it is not kept, but noted as left to do.
+
+        ``names``: the names that it assigns or changes.
+        """
         is_definition = isinstance(node, ast.FunctionDef | ast.ClassDef)
         acts: list[ast.AST] = [each for each in calls_in(node) if self.job.reaches(each)]
         if names and not is_definition:

@@ -19,7 +19,7 @@ _ENDS |= {"save", "saveAsTable", "insertInto"}
 
 @dataclass(frozen=True)
 class DataAccess:
-    """A read or a write.
+    """A read or a write of the job.
 
     Attributes:
         node: the whole call.
@@ -165,7 +165,7 @@ class JobFile:
         self.starts = next(acts, None)
 
     def function_of(self, call: ast.AST | None) -> ast.FunctionDef | None:
-        """Return the function of this file that a call calls."""
+        """Return the function of this file that a call calls; None: it calls none of them."""
         name = getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
         return self.functions.get(name)
 

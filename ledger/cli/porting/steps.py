@@ -40,7 +40,8 @@ def steps_of(flow: Flow, taken: set[str]) -> Steps:
     """Divide the statements of a flow into steps. ``taken``: names that no step may have.
 
     A stage is made for each result of a function of frames, each written frame, and each frame that
-    two stages need. All other statements are copied to the stages that need them.
+    two stages need. All other statements are copied to the stages that need them. Writes of rows
+    that come from no source are removed from the flow, and noted as left to do.
     """
     order = {value: at for at, each in enumerate(flow.statements) for value in each.values}
     needed = _ancestors(write.value for write in flow.writes)

@@ -141,7 +141,9 @@ class _Writer:
         return key
 
     def stage(self, stage: Stage) -> str:
-        """Return a stage."""
+        """Return the text of a stage: the decorator, and the function with its statements. Values
+        that are not known are noted as left to do.
+        """
         names = self._names
         self._inputs = {each: names[each] for each in (*stage.reads, *stage.references)}
         self._locals = {}

@@ -138,8 +138,9 @@ def _check_order(path: str, names: list[str], schema: StructType) -> None:
 
 
 def _check_names(path: str, names: list[str], schema: StructType) -> None:
-    """Raise InputError for a header without a column that may not be null, or with a name that a
-    person takes for that of a missing column. Columns that are none of the schema's are ignored.
+    """Raise InputError for a header without a column that may not be null, without any of the
+    schema's columns, or with a name that a person takes for that of a missing column. Other columns
+    are ignored; their number is logged.
     """
     absent = {folded(name): name for name in schema.names if name not in names}
     for name in names:
@@ -189,7 +190,7 @@ def encoded(line: str) -> bytes:
 
 def _first_line(path: str) -> str:
     """Return the first line that is not blank, without its end and byte order mark; empty if there
-    is none.
+    is none. Raises InputError if the file cannot be read, or if the line is not UTF-8.
     """
     try:
         with (
@@ -208,7 +209,8 @@ def _first_line(path: str) -> str:
 
 
 def _parquet_footer(path: str, names: Sequence[str], case: _Case) -> tuple[StructType, int]:
-    """Return the columns of ``names`` as Spark reads them, and the number of records.
+    """Return the columns of ``names`` as Spark reads them, and the number of records. Raises
+    InputError for a file that Spark would not read, or not exactly.
 
     ``case``: maps names that Spark does not distinguish to one name.
     """

@@ -111,7 +111,8 @@ class Reader(SourceReader):
     def write(self, claim: Claim, folder: str) -> WrittenFiles | None:
         """Write the records of a claim to a folder: see ``SourceReader.write``.
 
-        Return None, and write nothing, if there are no records.
+        Return None, and write nothing, if the files are Parquet, which Spark reads, or if there are
+        no records.
         """
         if self._source.format == "parquet":
             return None

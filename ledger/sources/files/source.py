@@ -51,20 +51,23 @@ _ONE_CHARACTER = ("sep", "quote", "escape")
 class FileSource:
     """Files of one format, read by interval or, with ``incremental``, each once.
 
-    ``path``: glob, a template over ``interval_start``, ``interval_end`` and ``params``; relative
-    paths start from ``ACKLEDGER_DATA``. ``format``: ``csv``, ``json`` (one object a line) or
-    ``parquet``. ``schema``: a StructType or a DDL string; a record that does not fit fails, it
-    is never dropped. ``header``: csv files begin with the schema's names, in order;
-    ``by_name``: with names in any order, of which others are noted and ignored, and a column that
-    a file lacks is null if it may be. ``optional``: columns that all records of a batch may lack,
-    of json and by name: a field of a STRUCT as ``item.price``. ``multiline``: values of csv in
-    quotes may hold line breaks; from the first on one task reads its file. ``null_value``: text
-    that means null, for example ``NA``. ``allow_missing``: no matching file means no
-    records instead of an error.
-    ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval;
-    a file is another one once its size or modification time differ, but for a small one that has
-    the same content. ``options``: further options of the reader, for example ``sep``: those in
-    ``OPTIONS``.
+    ``path``: a glob, and a template over ``interval_start``, ``interval_end`` and ``params``.
+    Relative paths start from ``ACKLEDGER_DATA``.
+    ``format``: ``csv``, ``json`` (one object a line) or ``parquet``.
+    ``schema``: a StructType or a DDL string. A record that does not fit fails; it is never dropped.
+    ``header``: for csv. True: files begin with the schema's names, in order. ``by_name``: they
+    begin with names in any order. Other names are ignored, and counted in the log. A column that a
+    file lacks is null if it may be.
+    ``optional``: columns that all records of a batch may lack, for json and ``by_name``. A field of
+    a STRUCT is written as ``item.price``.
+    ``multiline``: for csv: whether values in quotes may hold line breaks. From the first such value
+    on, a single task reads the rest of its file.
+    ``null_value``: a text that means null, for example ``NA``.
+    ``allow_missing``: if no file matches, there are no records, instead of an error.
+    ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval. A
+    file counts as another one once its size or modification time differs, unless it is small and
+    has the same content.
+    ``options``: further options of the reader, for example ``sep``: those in ``OPTIONS``.
 
     Raises DeclarationError on an unknown format or option, or a path that is no template or ends in
     ``/``.
@@ -88,12 +91,14 @@ class FileSource:
 
     @property
     def by_name(self) -> bool:
-        """Return whether columns are looked up in the header of each file."""
+        """Whether columns are looked up in the header of each file."""
         return self.format == "csv" and self.header == "by_name"
 
 
 def _unsupported(source: FileSource) -> tuple[str, str] | None:
-    """Return an unsupported option and what to do. Some options of Spark lose records."""
+    """Return the first option that the format does not have, and what to do; None: it has all of
+    them. Some options of Spark lose records.
+    """
     names = OPTIONS[source.format]
     name = next((name for name in source.options if name not in names), None)
     if name is None:
@@ -107,7 +112,7 @@ def _unsupported(source: FileSource) -> tuple[str, str] | None:
 
 
 def _option(source: FileSource, is_wrong: Callable[[str, Any], bool]) -> tuple[str, Any] | None:
-    """Return the first option that is wrong, and its value."""
+    """Return the first option that is wrong, and its value; None: all are right."""
     return next((option for option in source.options.items() if is_wrong(*option)), None)
 
 
@@ -128,7 +133,9 @@ def _separator_again(source: FileSource) -> tuple[str, str] | None:
 
 
 def _inexact(source: FileSource) -> tuple[str, str, str] | None:
-    """Return the first format of dates that does not make exact values, and the reason."""
+    """Return the first format of dates that does not make exact values, and the reason; None: all
+    do.
+    """
     reasons = [
         (name, pattern, patterns.fault(name, pattern))
         for name, pattern in source.options.items()

@@ -244,7 +244,9 @@ def _next_rows(records: Iterator[tuple[str, bool]]) -> list[tuple[bytes, bool]]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Translate an error of reading into an InputError that names the file."""
+    """Translate an error of reading into an InputError that names the file, or into
+    UnavailableError if the disk for what is kept of it is full.
+    """
     try:
         yield
     except UNREADABLE as exc:

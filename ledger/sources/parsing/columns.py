@@ -180,10 +180,9 @@ def misfits_of_doubled(name: str, fit: Fit, objects: Values) -> dict[int, Any]:
 def _having(
     values: Values, classes: set[type], nothing: Any
 ) -> tuple[Values, np.ndarray | None, np.ndarray]:
-    """Split values by their class.
-
-    Return the values, with ``nothing`` for those of other classes; which values those are, or None
-    if there are none; and the places of those that are not null.
+    """Split values by their class. Return three things: the values, with ``nothing`` for those of
+    other classes; flags of those of other classes, or None if there are none; and the indexes of
+    these that are not null.
     """
     if classes.issuperset(map(type, values)):
         return values, None, NONE

@@ -45,7 +45,9 @@ _ERAS = {"ad": 1, "bc": -1, "anno domini": 1, "before christ": -1}
 
 
 def iso(kind: T.DataType) -> Read:
-    """Return the reader of ISO 8601 for a DATE, TIMESTAMP or TIMESTAMP_NTZ."""
+    """Return the reader of ISO 8601 for a DATE, TIMESTAMP or TIMESTAMP_NTZ. It raises ValueError
+    for any other text.
+    """
     pattern = _ISO[type(kind)]
 
     def read(text: str) -> int:
@@ -59,7 +61,8 @@ def iso(kind: T.DataType) -> Read:
 
 @lru_cache
 def reader_of(layout: str) -> Read:
-    """Return the reader of a Java pattern that ``patterns.fault`` accepts.
+    """Return the reader of a Java pattern that ``patterns.fault`` accepts. It raises ValueError for
+    any other text.
 
     Case does not matter, as in Spark, and a fraction may have fewer digits than the pattern.
     """
@@ -147,7 +150,7 @@ def _value(name: str, text: str) -> int:
 
 
 def _offset(text: str) -> int:
-    """Return an offset from UTC in seconds."""
+    """Return an offset from UTC in seconds. Raises ValueError for any other text."""
     match = _OFFSET.fullmatch(text)
     if match is None:
         raise ValueError
@@ -177,7 +180,9 @@ def _hour(values: dict[str, int]) -> int:
 
 
 def _days(values: dict[str, int]) -> int:
-    """Return the days since 1970 of a year with a month and a day, or with a day of the year."""
+    """Return the days since 1970 of a year with a month and a day, or with a day of the year.
+    Raises ValueError if there is no such day, or if the fields contradict each other.
+    """
     year = values["y"]
     if "G" in values:
         if year < 1:
@@ -218,7 +223,9 @@ _MOST = (None, 23, 59, 59)
 
 
 def interval(kind: T.DayTimeIntervalType, text: str) -> int:
-    """Return the microseconds of an INTERVAL of days to seconds, plain or as a SQL literal."""
+    """Return the microseconds of an INTERVAL of days to seconds, plain or as a SQL literal. Raises
+    ValueError for any other text, and if microseconds, or 64 bits, do not hold it exactly.
+    """
     match = _interval_pattern(kind.startField, kind.endField).fullmatch(text)
     if match is None:
         raise ValueError

@@ -179,7 +179,9 @@ class _Lenient:
         return match.end()
 
     def _next(self, line: str, at: int, end: str) -> tuple[bool, int]:
-        """Return whether the object or list ends here, and the place behind the comma or end."""
+        """Return whether the object or list ends here, and the place behind the comma or end.
+        Raises _NoJsonError.
+        """
         at = self._past(line, at)
         if line[at : at + 1] not in (",", end):
             raise _NoJsonError

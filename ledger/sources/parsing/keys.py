@@ -102,7 +102,9 @@ def _of_objects(kind: T.StructType, path: str) -> Misspelt:
 def _first(
     within: Misspelt, kind: type, parts: Callable[[Any], Iterable[Any]], value: Any
 ) -> str | None:
-    """Return the first reason in a part of a value of this class."""
+    """Return the first reason in a part of a value of this class; None: there is none, or the value
+    is of another class.
+    """
     return next(filter(None, map(within, parts(value))), None) if isinstance(value, kind) else None
 
 

@@ -30,7 +30,9 @@ from ledger.types.spark import NESTED, nullable, without_lengths
 
 
 def struct(schema: StructType | str) -> StructType:
-    """Return a schema as a StructType. A DDL string needs a running session."""
+    """Return a schema as a StructType. A DDL string needs a running session. Raises
+    DeclarationError for a string that is no columns in DDL.
+    """
     if isinstance(schema, StructType):
         return schema
     try:

@@ -85,7 +85,8 @@ class SourceTable:
 def connected(source: SqlSource, *, stream: bool = False) -> Iterator[Connection]:
     """Connect to the source's database, with an engine that is disposed of afterwards.
 
-    Raises InputError if the database refuses the source, UnavailableError if it does not answer.
+    Raises InputError if the database refuses the source, or has text in another encoding, and
+    UnavailableError if it does not answer.
 
     ``stream``: read rows, in one read-only transaction.
     """

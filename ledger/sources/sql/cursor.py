@@ -81,7 +81,9 @@ def timestamp_form(table: SourceTable) -> TimestampForm | None:
 
 
 def to_text(value: Value) -> str:
-    """Return a cursor value as the ledger stores it: its kind and the value, as in ``int:42``."""
+    """Return a cursor value as the ledger stores it: its kind and the value, as in ``int:42``.
+    Raises TypeError for a value of any other type.
+    """
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return f"datetime:{value.isoformat()}"

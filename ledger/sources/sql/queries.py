@@ -68,12 +68,12 @@ def safe_bound(source: SqlSource, now: datetime, wait_seconds: float = 30) -> Va
 def reach(
     source: SqlSource, after: Value | None, bound: Value | None, most: int | None
 ) -> Value | None:
-    """Return the cursor value up to which at most ``most`` rows lie, of those with ``after`` <
-    cursor <= ``bound``; None: there are none.
+    """Return the cursor value up to which there are at most ``most`` rows, of those with ``after``
+    < cursor <= ``bound``; None: there are none.
 
     ``after`` None: from the start; ``most`` None: no limit. Rows with one value stay together: if
     the first value has more than ``most`` rows, that value is returned. Raises InputError when all
-    rows lie below ``after`` and new ones may come there.
+    rows are below ``after`` and new ones may come there.
     """
     if bound is None:
         return None
@@ -237,7 +237,8 @@ def _sight(
 def _numbered(
     connection: Connection, table: SourceTable, relations: Relations, wait_seconds: float
 ) -> Value | None:
-    """Return the safe bound of a cursor of numbers or text.
+    """Return the safe bound of a cursor of numbers or text; None: there is no row. Raises
+    NotReadyError if writers have not ended after ``wait_seconds``.
 
     Writers of values below the greatest visible one hold a lock by now, or have ended.
     """
@@ -279,7 +280,9 @@ def _timed(
     limit: Any,
     wait_seconds: float,
 ) -> Value | None:
-    """Return the safe bound of a cursor of timestamps.
+    """Return the safe bound of a cursor of timestamps; None: there is no row below all running
+    transactions. Raises NotReadyError if a transaction whose begin is not visible has not ended
+    after ``wait_seconds``.
 
     A transaction that began before the greatest visible timestamp is still listed, or has ended.
     """
@@ -335,7 +338,9 @@ def _greatest(connection: Connection, table: SourceTable, limit: Any) -> Value |
 
 
 def _as_stored(table: SourceTable, top: object, limit: date) -> str:
-    """Return a timestamp as text with the separator of the time that SQLite's rows have."""
+    """Return a timestamp as text with the separator of the time that SQLite's rows have. ``top``: a
+    value of these rows. Raises InputError if it is no text.
+    """
     if top is not None and not isinstance(top, str):
         raise InputError(
             f"{table.source.shown}: expected timestamps as text in cursor {table.source.cursor!r}, "

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 class SqlSource:
     """A table of a database, read incrementally: each run takes the rows that came since the last.
 
-    ``url``: an SQLAlchemy URL, or ``env:NAME``, the environment variable that holds it wherever
-    it is used. ``table``: its name, or ``schema.table``. ``cursor``: a column of the schema
-    whose value the database sets and that grows with every insert: a sequence, or the time of
-    the insert. Rows with a time of no zone are read 12 hours late, because a session in any zone
-    may have set it. ``schema``: a StructType or a DDL string, the columns to read; a record that
-    does not fit fails, it is never dropped. PostgreSQL itself writes the text of a column that is
-    declared STRING. ``lag``: how far the reading stays before now, in seconds, as text such as
-    ``"10m"`` or a timedelta; only for a cursor that is a timestamp. It is needed where running
-    transactions cannot be seen, and where clients set the timestamp. ``partitions``: the slices
-    that are read in parallel.
+    ``url``: an SQLAlchemy URL, or ``env:NAME``, the environment variable that holds it wherever it
+    is used.
+    ``table``: its name, or ``schema.table``.
+    ``cursor``: a column of the schema whose value the database sets and that grows with every
+    insert: a sequence, or the time of the insert. Rows with a time of no zone are read 12 hours
+    late, because a session in any zone may have set it.
+    ``schema``: the columns to read, a StructType or a DDL string. A record that does not fit fails;
+    it is never dropped. PostgreSQL itself writes the text of a column that is declared STRING.
+    ``lag``: how far the reading stays before now, in seconds, as text such as ``"10m"`` or a
+    timedelta; only for a cursor that is a timestamp. It is needed where running transactions cannot
+    be seen, and where clients set the timestamp.
+    ``partitions``: the number of slices that are read in parallel.
 
     Raises DeclarationError on an empty or impossible argument.
     """
