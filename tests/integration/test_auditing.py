@@ -852,7 +852,7 @@ def pairs() -> st.SearchStrategy[list[tuple[int | None, int | None]]]:
 
 
 @settings(
-    max_examples=12,
+    max_examples=6,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
