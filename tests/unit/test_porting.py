@@ -225,7 +225,7 @@ def test_functions_become_stages(ported, tmp_path, monkeypatch):
     todo = "\n".join(result.todo)
     assert f"{at(FUNCTIONS, 'orders = ')}: orders reads a path that is computed" in todo
     assert f"{at(FUNCTIONS, 'shops = ')}: shops is only the right side of joins" in todo
-    assert f"{at(FUNCTIONS, 'args = ')}: args is not known: get it in the stage totals" in todo
+    assert f"{at(FUNCTIONS, 'args = ')}: args is not known: set it in the stage totals" in todo
     assert f"{at(FUNCTIONS, 'df.write')}: with_city_out overwrites" in todo
     pipeline = pipeline_of(tmp_path / "my_job_pipeline.py", monkeypatch)
     (orders,) = pipeline.sources()
@@ -268,7 +268,7 @@ def test_statements_of_a_script_are_copied(ported, tmp_path, monkeypatch):
     )
     todo = "\n".join(result.todo)
     assert "my_job.py:8: airports reads jdbc public.airports" in todo
-    assert f"{at(SCRIPT, 'for name')}: a loop decides" in todo
+    assert f"{at(SCRIPT, 'for name')}: this loop reads or writes, at my_job.py:17" in todo
     assert f"{at(SCRIPT, 'df.write.csv')}: late writes csv: here it is Delta" in todo
     pipeline = pipeline_of(tmp_path / "my_job_pipeline.py", monkeypatch)
     (flights,) = pipeline.sources()
@@ -377,6 +377,83 @@ def test_functions_that_read_or_write_are_followed(ported):
     todo = "\n".join(result.todo)
     assert f"{at(READING, '    except')}: this error handler is left out" in todo
     assert f"reads what {at(READING, '    df.coalesce')} writes: read its stage instead" in todo
+
+
+def test_paths_that_the_command_line_gives(ported):
+    """A computed path is shown as it is written, and one that is read again is recognized."""
+    text = dedent("""\
+        import os
+        import sys
+        from pathlib import Path
+
+
+        def orders(spark, source, target):
+            path = os.path.join(source, "orders", "*.csv")
+            df = spark.read.csv(path, header=True, schema="id INT")
+            df.write.parquet(os.path.join(target, "orders"))
+
+
+        def totals(spark, target):
+            folder = os.path.join(target, "orders")
+            df = spark.read.schema("id INT").parquet(folder)
+            df.groupBy().count().write.parquet(str(Path("out") / "totals"))
+            other = spark.read.schema("id INT").parquet(os.path.join(sys.argv[3], "orders"))
+            other.write.parquet(str(Path("out") / "other"))
+
+
+        def main(spark):
+            source, target = sys.argv[1], sys.argv[2]
+            orders(spark, source, target)
+            totals(spark, target)
+        """)
+    result = ported(text)
+    todo = "\n".join(result.todo)
+    assert "reads a path that is computed, os.path.join(source, 'orders', '*.csv'): write" in todo
+    assert "writes to a path that is computed, os.path.join(target, 'orders'): write it" in todo
+    assert f"{at(text, 'df = spark.read.schema')}: reads what my_job.py:9 writes" in todo
+    assert todo.count("read its stage instead") == 1
+    assert 'ParquetSink("out/totals")' in result.text
+
+
+def test_a_loop_that_reads(ported):
+    """What the loop makes is listed, and a counter of another loop is not."""
+    text = dedent("""\
+        from pyspark.sql import functions as F
+
+
+        def main(spark):
+            parts = []
+            for i, path in enumerate(["a", "b"]):
+                parts.append(spark.read.parquet(path))
+            df = spark.read.parquet("in/*.parquet")
+            for i in range(len(parts)):
+                df = df.union(parts[i])
+            df.write.parquet("out/all")
+        """)
+    result = ported(text)
+    todo = "\n".join(result.todo)
+    assert "my_job.py:6: this loop reads or writes, at my_job.py:7: write it by hand" in todo
+    assert "my_job.py:6: parts is left out: make it in the stage all_rows" in todo
+    assert ": i is" not in todo
+
+
+def test_options_of_the_session(ported):
+    """Options on which rows may depend are listed, and those for tuning are not."""
+    text = dedent("""\
+        from pyspark import SparkConf
+        from pyspark.sql import SparkSession
+
+        conf = SparkConf().set("spark.sql.ansi.enabled", "false").set("spark.executor.memory", "1g")
+        spark = (
+            SparkSession.builder.config(conf=conf)
+            .config("spark.sql.shuffle.partitions", "8")
+            .config("spark.sql.caseSensitive", "true")
+            .getOrCreate()
+        )
+        spark.read.parquet("in/*.parquet").distinct().write.parquet("out")
+        """)
+    expected = "my_job.py:4: sets spark.sql.ansi.enabled, spark.sql.caseSensitive: set those that"
+    assert expected in "\n".join(ported(text).todo)
 
 
 def test_variables_of_two_calls_are_not_mixed_up(ported):

@@ -5,7 +5,7 @@ A value is what a name has from one assignment on, so two assignments of ``df`` 
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,6 +26,7 @@ _DEPTH = 3  # calls that are followed: main, a function that it calls, and one t
 _LOCAL = (ast.Lambda, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 _DRIVER = {"collect", "toPandas", "toLocalIterator", "rdd", "foreach", "foreachPartition"}
 _NO_FRAMES = {"columns", "schema", "dtypes", "count", "first", "head", "take", "isEmpty", *_DRIVER}
+_GROUPS = {"groupBy", "groupby", "rollup", "cube", "pivot"}  # whose count() is a frame
 _CHANGES = {"append", "extend", "update", "add", "insert"}  # methods that change a list or dict
 _WRITERS = {"write", "writeStream", "writeTo", "readStream"}
 _VIEWS = {"createOrReplaceTempView", "createTempView", "registerTempTable"}
@@ -97,12 +98,19 @@ class Statement:
 
 @dataclass(eq=False)
 class Write:
-    """A write of the job. ``path``: None if it is not known before the job runs."""
+    """A write of the job.
+
+    Attributes:
+        path: None if it is not known before the job runs.
+        key: equal for two paths that are the same, known or not.
+    """
 
     access: DataAccess
     value: Value
     path: str | None
     place: str
+    key: str | None
+    scope: Namespace
 
 
 class Flow:
@@ -128,6 +136,10 @@ class Flow:
         for name, owner in job.classes.items():
             if job.reaches(owner):
                 self.note(owner, f"class {name} reads or writes: move this into functions")
+        if options := job.options():
+            names = ", ".join(options)
+            text = f"sets {names}: set those that the rows depend on in spark-defaults.conf"
+            self.note(next(iter(options.values())), text)
 
     def note(self, node: ast.AST, text: str) -> None:
         """Add a line to what is left to do."""
@@ -235,9 +247,9 @@ class Flow:
                 value.statement.values.append(value)
                 self.statements.append(value.statement)
                 statement.uses[node] = value
-                path = self.text_of(read.location, scope)
+                key = self.key_of(read.location, scope)
                 for other in self.writes:
-                    if path and other.path == path:
+                    if key and other.key == key:
                         self.note(node, f"reads what {other.place} writes: read its stage instead")
                 return
             if self.job.makes_session(node):
@@ -282,7 +294,7 @@ class Flow:
                 if method in _CHANGES:
                     self._keep(node, scope, [name])
             case ast.Call(func=function) if ast.unparse(function).endswith(".conf.set"):
-                self.note(node, "sets an option of Spark: set it in the configuration")
+                self.note(node, "sets an option of Spark: set it in spark-defaults.conf")
 
     def _sql(self, node: ast.Call, text: str | None, statement: Statement) -> None:
         """Note the views that a text of SQL names, and what is left to do for other tables."""
@@ -307,8 +319,9 @@ class Flow:
         if not value.is_frame:
             self.note(write.node, "writes a frame of which no read is found: declare a sink")
         else:
-            path = self.text_of(write.location, scope)
-            self.writes.append(Write(write, value, path, self.job.place(write.node)))
+            path, place = self.text_of(write.location, scope), self.job.place(write.node)
+            key = self.key_of(write.location, scope)
+            self.writes.append(Write(write, value, path, place, key, scope))
 
     def _follow(
         self, function: ast.FunctionDef, node: ast.Call | None, statement: Statement
@@ -355,12 +368,15 @@ class Flow:
             acts += [each for each in ast.walk(node) if isinstance(each, ast.Return)]
         if acts:
             kind = "loop" if isinstance(node, ast.For | ast.While) else "condition"
-            self.note(node, f"a {kind} decides on {self.job.place(acts[0])}: write this by hand")
+            place = self.job.place(acts[0])
+            what = "returns" if isinstance(acts[0], ast.Return) else "reads or writes"
+            self.note(node, f"this {kind} {what}, at {place}: write it by hand")
             scope.names |= {each: Value(each, Statement(scope, node), "outside") for each in names}
         if acts or not names:
             return
         statement = Statement(scope, node)
-        before = {name: scope.get(name) for name in names}
+        counters = bound_names(node.target) if isinstance(node, ast.For) else set()
+        before = {name: None if name in counters else scope.get(name) for name in names}
         statement.before = {name: value for name, value in before.items() if value}
         own = {*names, *bound_names(node)}
         for each in ast.walk(node):
@@ -374,24 +390,52 @@ class Flow:
 
     def text_of(self, node: ast.AST | None, scope: Namespace) -> str | None:
         """Return the text that an expression has, None if it is not known."""
+        return self._text(node, scope, lambda _: None)
+
+    def definition(self, node: ast.expr | None, scope: Namespace) -> ast.expr | None:
+        """Return the expression that a variable gets, or else the node."""
+        value = scope.get(node.id) if isinstance(node, ast.Name) else None
+        assigned = getattr(value.statement.node, "value", None) if value else None
+        return assigned if isinstance(assigned, ast.expr) else node
+
+    def key_of(self, node: ast.AST | None, scope: Namespace) -> str | None:
+        """Return the text that an expression has, with a mark for each value that is not known."""
+
+        def marked(value: Value) -> str:
+            assigned = getattr(value.statement.node, "value", None)
+            has_one = len(value.statement.values) == 1 and value.kind == "plain"
+            text = self.key_of(assigned, value.statement.scope) if has_one else None
+            return text or f"\0{id(value)}\0"
+
+        return self._text(node, scope, marked)
+
+    def _text(
+        self, node: ast.AST | None, scope: Namespace, unknown: Callable[[Value], str | None]
+    ) -> str | None:
         separator, parts = "", list[ast.expr]()
         match node:
             case ast.Constant(value=str() | int() as constant):
                 return str(constant)
             case ast.FormattedValue(value=value, format_spec=None):
-                return self.text_of(value, scope)
+                return self._text(value, scope, unknown)
             case ast.Name(id=name):
                 own = scope.get(name)
-                return own.text if own else self.text_of(self.job.constants.get(name), scope)
+                if own is None:
+                    return self._text(self.job.constants.get(name), scope, unknown)
+                return unknown(own) if own.text is None else own.text
             case ast.JoinedStr(values=[*parts]):
                 pass
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 parts = [left, right]
+            case ast.BinOp(left=left, op=ast.Div(), right=ast.Constant(value=str()) as right):
+                separator, parts = "/", [left, right]
+            case ast.Call(func=ast.Name(id="str" | "Path"), args=[part]):
+                parts = [part]
             case ast.Call(func=function, args=[*parts]) if ast.unparse(function) == "os.path.join":
                 separator = "/"
             case _:
                 return None
-        texts = [text for part in parts if (text := self.text_of(part, scope)) is not None]
+        texts = [text for part in parts if (text := self._text(part, scope, unknown)) is not None]
         return separator.join(texts) if len(texts) == len(parts) else None
 
 
@@ -424,7 +468,8 @@ def is_frame_of(node: ast.expr, statement: Statement) -> bool:
     match node:
         case ast.Call(func=ast.Attribute(attr=method, value=base)):
             is_session = base in statement.uses and statement.uses[base].kind == "session"
-            if method in _NO_FRAMES or is_session:
+            is_of_groups = isinstance(base, ast.Call) and getattr(base.func, "attr", "") in _GROUPS
+            if is_session or (method in _NO_FRAMES and not (method == "count" and is_of_groups)):
                 return method in ("sql", "createDataFrame", "range")
             return is_frame_of(base, statement) or _takes_frames(node, statement)
         case ast.Call(func=ast.Name(id=name)):

@@ -15,6 +15,11 @@ SESSIONS = {"spark", "session", "spark_session", "sparkSession", "sqlContext"}
 OUTSIDE = re.compile(r"\bparse_args\(|\bsys\.argv\b|\bgetResolvedOptions\(|\bdbutils\.|\binput\(")
 _ENDS = {"csv", "json", "parquet", "text", "orc", "table", "load", "jdbc", "textFile"}
 _ENDS |= {"save", "saveAsTable", "insertInto"}
+# Options of Spark on which no row depends.
+_TUNING = (
+    *("spark.app.", "spark.driver.", "spark.executor.", "spark.ui.", "spark.sql.adaptive."),
+    *("spark.sql.shuffle.partitions", "spark.sql.autoBroadcastJoinThreshold"),
+)
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,17 @@ class JobFile:
         if function is not None and not self.reaches(function):
             return any(_method(each) == "getOrCreate" for each in calls_in(function))
         return _method(call) in ("getOrCreate", "getActiveSession")
+
+    def options(self) -> dict[str, ast.Call]:
+        """Return the calls that give an option to a new session, by the option's name."""
+        options = dict[str, ast.Call]()
+        for call in calls_in(self.tree):
+            is_setter = _method(call) in ("config", "set") and len(call.args) == 2
+            if is_setter and not ast.unparse(call.func).endswith(".conf.set"):
+                name = getattr(call.args[0], "value", None)
+                if isinstance(name, str) and name.startswith("spark."):
+                    options |= {} if name.startswith(_TUNING) else {name: call}
+        return dict(sorted(options.items(), key=lambda each: each[1].func.end_lineno or 0))
 
     def place(self, node: ast.AST) -> str:
         """Return file and line of a node: of a chain of calls, the line of the last method."""

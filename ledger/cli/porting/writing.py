@@ -3,7 +3,7 @@
 import ast
 import builtins
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledger.auditing.expected import ExpectedLoss
@@ -100,7 +100,8 @@ class _Writer:
         path = self._flow.text_of(read.location, scope)
         schema = read.options.get("schema")
         columns = self._schema(schema, scope) if schema is not None else ""
-        declared = source(read, path, columns)
+        location = self._flow.definition(read.location, scope)
+        declared = source(replace(read, location=location), path, columns)
         if kind == "reference":
             declared.todo.append(
                 "is only the right side of joins, so it is a reference: declare it as a source if"
@@ -108,7 +109,8 @@ class _Writer:
             )
         elif path is not None:
             declared.todo.append(
-                "reads the same path in each batch: write {{ interval_start | ds }} for the day"
+                "reads the same path in each batch: write {{ interval_start | ds }} for the day, or"
+                " declare a reference if it is a lookup"
             )
         frame = (value.names or ["df"])[0]
         todo = [line.replace("FRAME", frame) for line in declared.todo]
@@ -116,7 +118,9 @@ class _Writer:
 
     def sink(self, write: Write) -> str:
         """Return the declaration of a sink."""
-        declared, name = sink(write.access, write.path), self._names[write]
+        location = self._flow.definition(write.access.location, write.scope)
+        declared = sink(replace(write.access, location=location), write.path)
+        name = self._names[write]
         reads = f"reads={quoted(self._names[write.value])}"
         return self._declared("sink", name, declared, declared.todo, write.place, reads)
 
@@ -154,8 +158,12 @@ class _Writer:
         lines = [*(f"{each} = {reads[0]}.sparkSession" for each in sessions), *lines]
         for each in values:
             if each.kind == "outside":
-                place, step = self._job.place(each.statement.node), names[stage.value]
-                self.todo.append(f"{place}: {each.name} is not known: get it in the stage {step}")
+                node, step = each.statement.node, names[stage.value]
+                is_left_out = isinstance(node, ast.For | ast.While | ast.If)
+                todo = f"is left out: make it in the stage {step}"
+                if not is_left_out:
+                    todo = f"is not known: set it in the stage {step}, for example from params"
+                self.todo.append(f"{self._job.place(node)}: {each.name} {todo}")
         references = [names[each] for each in stage.references]
         arguments = [f"{each}: DataFrame" for each in (*reads, *references)]
         if references:
