@@ -233,7 +233,10 @@ def test_functions_become_stages(ported, tmp_path, monkeypatch):
     assert [*pipeline.references(pipeline.step("with_city"))] == ["shops"]
     assert (
         dedent("""\
-        pipeline.source("orders", FileSource("TODO", schema=my_job.SCHEMA))
+        pipeline.source(
+            "orders",
+            FileSource("orders/{{ params.date }}/*.csv", schema=my_job.SCHEMA),
+        )
         pipeline.reference(
             "shops",
             FileSource("shops.csv", schema="TODO STRING", options={"sep": ";"}),
@@ -354,7 +357,7 @@ def test_a_chain_of_transforms(ported):
     assert "        .transform(my_job.trimmed)\n        .transform(my_job.valued)\n" in result.text
     todo = "\n".join(result.todo)
     assert "my_job.py:18: valued reads or writes by itself: pass it a reference" in todo
-    assert "my_job.py:16: rows reads a path that is computed, f'/lake/orders/{day}'" in todo
+    assert "my_job.py:16: orders reads a path that is computed, f'/lake/orders/{day}'" in todo
 
 
 def test_functions_that_read_or_write_are_followed(ported):
@@ -380,7 +383,9 @@ def test_functions_that_read_or_write_are_followed(ported):
 
 
 def test_paths_that_the_command_line_gives(ported):
-    """A computed path is shown as it is written, and one that is read again is recognized."""
+    """A source has parameters in place of values of the command line. A read of what the job has
+    written is recognized.
+    """
     text = dedent("""\
         import os
         import sys
@@ -408,10 +413,14 @@ def test_paths_that_the_command_line_gives(ported):
         """)
     result = ported(text)
     todo = "\n".join(result.todo)
+    assert 'FileSource("{{ params.source }}/orders/*.csv", schema="id INT")' in result.text
+    assert 'ParquetSink("TODO/orders")' in result.text
     assert "reads a path that is computed, os.path.join(source, 'orders', '*.csv'): write" in todo
+    assert "or run it with --param source=...\n" in todo
     assert "writes to a path that is computed, os.path.join(target, 'orders'): write it" in todo
     assert f"{at(text, 'df = spark.read.schema')}: reads what my_job.py:9 writes" in todo
     assert todo.count("read its stage instead") == 1
+    assert "params.target" not in result.text
     assert 'ParquetSink("out/totals")' in result.text
 
 

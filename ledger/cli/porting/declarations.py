@@ -1,6 +1,7 @@
 """The declarations of sources and sinks that stand for a job's reads and writes."""
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ _WIDTH = 88  # of ruff, unless it is set
 # Options of Spark that have arguments of their own here, or need none.
 _OWN = {"header", "schema", "nullvalue", "multiline", "path", "format", "sep", "delimiter"}
 _OWN |= {"inferschema", "mode", "encoding", "charset", "samplingratio", "mergeschema"}
+_PARAMS = re.compile(r"\{\{ params\.(\w+) \}\}")
 _REMOTE = ("s3://", "s3a://", "gs://", "abfs://", "abfss://", "wasbs://")
 
 
@@ -45,11 +47,18 @@ def call(name: str, arguments: Sequence[str], indent: int = 0, end: str = "") ->
     return f"{name}(\n{lines}{blank}){end}"
 
 
-def source(read: DataAccess, path: str | None, schema: str) -> Declaration:
-    """Return the declaration of a source or reference. ``schema``: its text, or empty."""
+def source(read: DataAccess, path: str | None, template: str | None, schema: str) -> Declaration:
+    """Return the declaration of a source or reference.
+
+    Args:
+        read: the read of the job.
+        path: its path or table, None if it is not known before the job runs.
+        template: the path with ``{{ params.NAME }}`` for parts that are not known.
+        schema: the text of its schema, or empty.
+    """
     columns = schema or '"TODO STRING"'
     if read.format in FORMATS:
-        declared = _files(read, path, columns)
+        declared = _files(read, path, template, columns)
     else:
         what = f"{read.format} {path or ''}".rstrip()
         todo = f"reads {what}: declare its files, a SqlSource, or a source of your own"
@@ -63,15 +72,16 @@ def source(read: DataAccess, path: str | None, schema: str) -> Declaration:
     return declared
 
 
-def _files(read: DataAccess, path: str | None, columns: str) -> Declaration:
+def _files(read: DataAccess, path: str | None, template: str | None, columns: str) -> Declaration:
     declared = Declaration("FileSource")
     if path is None:
         written = ast.unparse(read.location) if read.location else "no path"
+        path = template or "TODO"
+        passed = " ".join(f"--param {name}=..." for name in dict.fromkeys(_PARAMS.findall(path)))
         declared.todo.append(
             f"reads a path that is computed, {written}: write it, for example with"
-            " {{ interval_start | ds }} or {{ params.name }}"
+            " {{ interval_start | ds }}" + (f", or run it with {passed}" if passed else "")
         )
-        path = "TODO"
     elif not {".", "*"} & {*path.rpartition("/")[2]}:
         path = f"{path.rstrip('/')}/*"
     declared.arguments.append(quoted(path))
@@ -107,13 +117,13 @@ def _files(read: DataAccess, path: str | None, columns: str) -> Declaration:
     return declared
 
 
-def sink(write: DataAccess, path: str | None) -> Declaration:
-    """Return the declaration of a sink."""
+def sink(write: DataAccess, path: str | None, template: str | None) -> Declaration:
+    """Return the declaration of a sink. For its arguments, see ``source``."""
     declared = Declaration("ParquetSink")
     if path is None:
         written = ast.unparse(write.location) if write.location else "no path"
         declared.todo.append(f"writes to a path that is computed, {written}: write it")
-        path = "TODO"
+        path = _PARAMS.sub("TODO", template or "TODO")
     if write.format == "jdbc":
         todo = "writes jdbc: set SINK_URL to a PostgreSQL database, and choose its mode"
         arguments = [quoted("env:SINK_URL"), quoted(path)]

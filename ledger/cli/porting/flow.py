@@ -102,14 +102,16 @@ class Write:
 
     Attributes:
         path: None if it is not known before the job runs.
+        template: the path with ``{{ params.NAME }}`` for parts that are not known.
         key: equal for two paths that are the same, known or not.
     """
 
     access: DataAccess
     value: Value
     path: str | None
-    place: str
+    template: str | None
     key: str | None
+    place: str
     scope: Namespace
 
 
@@ -319,9 +321,10 @@ class Flow:
         if not value.is_frame:
             self.note(write.node, "writes a frame of which no read is found: declare a sink")
         else:
-            path, place = self.text_of(write.location, scope), self.job.place(write.node)
-            key = self.key_of(write.location, scope)
-            self.writes.append(Write(write, value, path, place, key, scope))
+            path = self.text_of(write.location, scope)
+            template = self.template_of(write.location, scope)
+            key, place = self.key_of(write.location, scope), self.job.place(write.node)
+            self.writes.append(Write(write, value, path, template, key, place, scope))
 
     def _follow(
         self, function: ast.FunctionDef, node: ast.Call | None, statement: Statement
@@ -390,7 +393,7 @@ class Flow:
 
     def text_of(self, node: ast.AST | None, scope: Namespace) -> str | None:
         """Return the text that an expression has, None if it is not known."""
-        return self._text(node, scope, lambda _: None)
+        return self._text(node, scope, lambda *_: None)
 
     def definition(self, node: ast.expr | None, scope: Namespace) -> ast.expr | None:
         """Return the expression that a variable gets, or else the node."""
@@ -399,19 +402,25 @@ class Flow:
         return assigned if isinstance(assigned, ast.expr) else node
 
     def key_of(self, node: ast.AST | None, scope: Namespace) -> str | None:
-        """Return the text that an expression has, with a mark for each value that is not known."""
+        """Return the text of an expression, with a mark for each value that is not known."""
+        return self._text(node, scope, lambda value, item: f"\0{id(value)} {item}\0")
 
-        def marked(value: Value) -> str:
-            assigned = getattr(value.statement.node, "value", None)
-            has_one = len(value.statement.values) == 1 and value.kind == "plain"
-            text = self.key_of(assigned, value.statement.scope) if has_one else None
-            return text or f"\0{id(value)}\0"
+    def template_of(self, node: ast.AST | None, scope: Namespace) -> str | None:
+        """Return the text of an expression, with ``{{ params.NAME }}`` for what is not known."""
 
-        return self._text(node, scope, marked)
+        def parameter(value: Value, item: str) -> str | None:
+            is_left_out = isinstance(value.statement.node, ast.For | ast.While | ast.If)
+            name = item or value.name
+            return f"{{{{ params.{name} }}}}" if name and not is_left_out else None
+
+        return self._text(node, scope, parameter)
 
     def _text(
-        self, node: ast.AST | None, scope: Namespace, unknown: Callable[[Value], str | None]
+        self, node: ast.AST | None, scope: Namespace, unknown: Callable[[Value, str], str | None]
     ) -> str | None:
+        """Return the text of an expression. ``unknown``: what stands for a value, or for an item of
+        it, that is not known.
+        """
         separator, parts = "", list[ast.expr]()
         match node:
             case ast.Constant(value=str() | int() as constant):
@@ -422,7 +431,17 @@ class Flow:
                 own = scope.get(name)
                 if own is None:
                     return self._text(self.job.constants.get(name), scope, unknown)
-                return unknown(own) if own.text is None else own.text
+                if own.text is None and len(own.statement.values) == 1 and not own.is_frame:
+                    assigned = getattr(own.statement.node, "value", None)
+                    text = self._text(assigned, own.statement.scope, unknown)
+                    return text or unknown(own, "")
+                return own.text or unknown(own, "")
+            case (
+                ast.Attribute(value=ast.Name(id=name), attr=item)
+                | ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(item)))
+            ):
+                own = scope.get(name)
+                return unknown(own, item) if own and own.kind == "outside" else None
             case ast.JoinedStr(values=[*parts]):
                 pass
             case ast.BinOp(left=left, op=ast.Add(), right=right):

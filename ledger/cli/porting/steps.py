@@ -11,7 +11,7 @@ from ledger.cli.porting.reading import JobFile
 
 # Names that do not tell what the rows are.
 _VAGUE = {"", "df", "data", "dataframe", "result", "output", "out", "input", "tmp", "temp", "final"}
-_NO_STEM = re.compile(r"^\w+:|\.(csv|json|parquet|gz|txt)\b")
+_NO_STEM = re.compile(r"^\w+:|\.(csv|json|parquet|gz|txt)\b|\{\{.*?\}\}")
 # Joins that keep rows of the right side that have no partner.
 _OUTER = {"right", "outer", "full", "fullouter", "full_outer", "rightouter", "right_outer"}
 
@@ -163,15 +163,15 @@ def _name(steps: Steps, flow: Flow, taken: set[str]) -> None:
 
     for read in (*steps.sources, *steps.references):
         assert read.read is not None
-        path = flow.text_of(read.read.location, read.statement.scope)
+        path = flow.template_of(read.read.location, read.statement.scope)
         steps.names[read] = free(*read.names, stem(path))
     for stage in steps.stages:
         value, base = stage.value, steps.names[stage.reads[0]].removesuffix("_rows")
-        stems = [stem(each.path) for each in flow.writes if each.value is value]
+        stems = [stem(each.template) for each in flow.writes if each.value is value]
         others = [f"{each}_rows" for each in (*stems, base) if each]
         steps.names[value] = free(value.name, *value.names, value.function, *others)
     for write in flow.writes:
-        steps.names[write] = free(stem(write.path), f"{steps.names[write.value]}_out")
+        steps.names[write] = free(stem(write.template), f"{steps.names[write.value]}_out")
 
 
 def clean(name: str) -> str:

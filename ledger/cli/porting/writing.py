@@ -100,8 +100,12 @@ class _Writer:
         path = self._flow.text_of(read.location, scope)
         schema = read.options.get("schema")
         columns = self._schema(schema, scope) if schema is not None else ""
+        template = self._flow.template_of(read.location, scope)
+        key = self._flow.key_of(read.location, scope)
+        if any(key and key == write.key for write in self._flow.writes):
+            template = None  # its stage is to be read
         location = self._flow.definition(read.location, scope)
-        declared = source(replace(read, location=location), path, columns)
+        declared = source(replace(read, location=location), path, template, columns)
         if kind == "reference":
             declared.todo.append(
                 "is only the right side of joins, so it is a reference: declare it as a source if"
@@ -119,7 +123,7 @@ class _Writer:
     def sink(self, write: Write) -> str:
         """Return the declaration of a sink."""
         location = self._flow.definition(write.access.location, write.scope)
-        declared = sink(replace(write.access, location=location), write.path)
+        declared = sink(replace(write.access, location=location), write.path, write.template)
         name = self._names[write]
         reads = f"reads={quoted(self._names[write.value])}"
         return self._declared("sink", name, declared, declared.todo, write.place, reads)
