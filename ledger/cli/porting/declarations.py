@@ -145,5 +145,8 @@ def sink(write: DataAccess, path: str | None, template: str | None) -> Declarati
     if names:
         declared.arguments.append(f"partition_by=({', '.join(names)}{',' * (len(names) == 1)})")
     if "overwrite" in str(write.constant("mode")).lower():
-        declared.todo.append("overwrites: here each batch adds its rows to those of earlier ones")
+        declared.todo.append(
+            "overwrites: here each batch adds its rows to those of earlier ones, so name a new"
+            " folder, without the files of the job"
+        )
     return declared
