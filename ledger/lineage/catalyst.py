@@ -36,7 +36,7 @@ _numbers = count()
 
 @dataclass
 class JvmAnswers:
-    """What one JVM answered, so that it is asked once.
+    """Answers of one JVM, so that it is asked once.
 
     ``static``: classes, static methods, and the map of objects to their numbers. ``nodes``: a
     Project and an Aggregate to copy. ``expressions``: own expressions by their SQL and the types of
@@ -112,8 +112,8 @@ class Catalyst:
         identities = self._answers.static.get("identities")
         if identities is None:  # of two threads, both take the map of the first one
             maker = self._class("org.sparkproject.guava.collect.MapMaker")()
-            made = maker.weakKeys().makeMap()
-            identities = self._answers.static.setdefault("identities", made)
+            numbers = maker.weakKeys().makeMap()
+            identities = self._answers.static.setdefault("identities", numbers)
         number = next(_numbers)
         earlier = identities.putIfAbsent(node, number)
         return number if earlier is None else int(earlier)

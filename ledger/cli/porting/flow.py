@@ -15,6 +15,7 @@ from ledger.cli.porting.reading import (
     DataAccess,
     JobFile,
     access,
+    bound_names,
     calls_in,
     is_guard,
 )
@@ -456,13 +457,6 @@ class Flow:
                 return None
         texts = [text for part in parts if (text := self._text(part, scope, unknown)) is not None]
         return separator.join(texts) if len(texts) == len(parts) else None
-
-
-def bound_names(node: ast.AST) -> set[str]:
-    """Return the names that are assigned or are parameters within a node."""
-    names = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
-    stored = (each for each in ast.walk(node) if isinstance(getattr(each, "ctx", None), ast.Store))
-    return names | {each.id for each in stored if isinstance(each, ast.Name)}
 
 
 def _changed_names(node: ast.AST) -> list[str]:

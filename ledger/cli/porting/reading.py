@@ -252,3 +252,10 @@ class JobFile:
         first_line = self._lines[node.lineno - 1]
         blank = first_line[: len(first_line) - len(first_line.lstrip())].decode()
         return "\n".join(each.removeprefix(blank) for each in result.decode().splitlines())
+
+
+def bound_names(node: ast.AST) -> set[str]:
+    """Return the names that are assigned or are parameters within a node."""
+    names = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+    stored = (each for each in ast.walk(node) if isinstance(getattr(each, "ctx", None), ast.Store))
+    return names | {each.id for each in stored if isinstance(each, ast.Name)}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ledger.auditing.expected import ExpectedLoss
 from ledger.cli.porting.declarations import Declaration, call, quoted, sink, source
-from ledger.cli.porting.flow import Flow, Namespace, Statement, Value, Write, bound_names
-from ledger.cli.porting.reading import AS_IS, JobFile
+from ledger.cli.porting.flow import Flow, Namespace, Statement, Value, Write
+from ledger.cli.porting.reading import AS_IS, JobFile, bound_names
 from ledger.cli.porting.steps import Stage, clean, steps_of
 from ledger.errors import InputError
 
