@@ -94,12 +94,13 @@ RUNS = {"one_plan": as_one_plan, "carried": run_open_steps, "by_hand": run_open_
 
 
 class Unknown(dict):
-    """The history of stages of which nothing bad is known."""
+    """The history of steps of which nothing bad is known."""
 
-    def get(self, step):
+    def __contains__(self, step):
+        return True
+
+    def __getitem__(self, step):
         return StageHistory(step, multiplies=False, rows_ended=0, input_rows=1)
-
-    __getitem__ = get
 
 
 def driven(run, batch, death, again, run_open_steps):
