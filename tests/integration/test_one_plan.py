@@ -148,7 +148,7 @@ _SINGLE = {}  # results of the third day, by what the last stage does besides
 
 
 def single(runner, last=None):
-    """What the third day leaves if its stages run one by one. It is run once."""
+    """Return what the third day leaves if its stages run one by one. It is run once."""
     if last not in _SINGLE:
         _SINGLE[last] = ended(runner(pipeline(last=last, one_plan=False)), 2)
     return _SINGLE[last]
@@ -218,7 +218,7 @@ class Lying:
 
 
 def same(rows):
-    """As they are."""
+    """Return the rows unchanged."""
     return rows
 
 

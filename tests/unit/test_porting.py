@@ -425,7 +425,7 @@ def test_paths_that_the_command_line_gives(ported):
 
 
 def test_a_loop_that_reads(ported):
-    """What the loop makes is listed, and a counter of another loop is not."""
+    """The list of what is left to do has the results of a loop, and no counter of one."""
     text = dedent("""\
         from pyspark.sql import functions as F
 
