@@ -1,7 +1,7 @@
-"""Stages of a batch that run as one plan: which may, and how their runs open, commit and end.
+"""Steps of a batch that run as one plan: which may, and how their runs open, commit and end.
 
-Only the last stage of a plan writes its rows. The others have files of what did not arrive there.
-See docs/decisions/052-stages-as-one-plan.md.
+Only the last step of a plan writes its rows: a stage, or the sink of a line of stages. The others
+have files of what did not arrive there. See docs/decisions/052-stages-as-one-plan.md.
 """
 
 import logging
@@ -24,7 +24,7 @@ from ledger.core.states import BatchKind, BatchStatus
 from ledger.core.text import storable
 from ledger.errors import FencedError, shown
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import StageStep
+from ledger.pipeline.steps import SinkStep, StageStep
 from ledger.store.connection import Database
 from ledger.store.queries import batches, one_plans, runs
 from ledger.store.queries.batches import Batch
@@ -37,40 +37,61 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class PlannedSteps:
+    """Consecutive steps of a batch that may run as one plan.
+
+    ``sink``: the sink that reads the last of the ``stages``; None: the plan ends there.
+    """
+
+    stages: Sequence[StageStep]
+    sink: SinkStep | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the steps, in order."""
+        return [step.name for step in (*self.stages, *([self.sink] if self.sink else []))]
+
+
+@dataclass(frozen=True)
 class OpenedPlan:
-    """Running runs of consecutive stages, each of which reads the one before it."""
+    """Running runs of consecutive steps, each of which reads the one before it."""
 
     one_plan_id: int
     runs: Sequence[OpenedRun]
 
 
-def plans_of(database: Database, pipeline: Pipeline, batch_id: int) -> list[tuple[StageStep, ...]]:
-    """Return the sequences of at least two consecutive stages that run as one plan in a batch. A
+def plans_of(database: Database, pipeline: Pipeline, batch_id: int) -> list[PlannedSteps]:
+    """Return the sequences of at least two consecutive steps that run as one plan in a batch. A
     batch that is no tracked original has none, nor has a pipeline without ``one_plan``.
 
     A stage takes part if it merges no records, and if at most ``MOST_ENDED`` of its input rows
     ended there in the pipeline's last settled original. If it multiplied rows there, the sequence
     ends with it. A stage that read no rows there runs by itself, and so do all stages if the
     pipeline's steps have changed since. A plan that was rejected n times in a row pauses for 2 to
-    the power of n originals.
+    the power of n originals; one of stages and their sink is replaced by its stages then.
     """
 
-    def work(connection: Connection) -> list[tuple[StageStep, ...]]:
+    def work(connection: Connection) -> list[PlannedSteps]:
         batch = batches.get_batch(connection, batch_id)
         if not (pipeline.one_plan and batch.tracking and batch.kind is BatchKind.ORIGINAL):
             return []
         history = history_of(connection, batch)
-        return [
-            plan
-            for plan in _plans(pipeline, batch, history)
-            if len(plan) > 1 and _may_run(connection, batch, [step.name for step in plan])
-        ]
+        plans: list[PlannedSteps] = []
+        for stages in _plans(pipeline, batch, history):
+            ways = [PlannedSteps(stages)]
+            sink = pipeline.graph.sink_after(stages)
+            if sink is not None and _may_write(sink, batch, stages, history):
+                ways.insert(0, PlannedSteps(stages, sink))
+            several = (steps for steps in ways if len(steps.names) > 1)
+            allowed = (steps for steps in several if _may_run(connection, batch, steps.names))
+            plans += [*allowed][:1]
+        return plans
 
     return database.transact(work)
 
 
 def history_of(connection: Connection, batch: Batch) -> Mapping[str, StageHistory]:
-    """Return what the stages of a batch did in the last one, by name."""
+    """Return what the steps of a batch did in the last one, by name."""
     history = one_plans.stage_history(connection, batch.pipeline_id, batch.batch_id)
     return {stage.step: stage for stage in history}
 
@@ -105,6 +126,24 @@ def _ends_many(stage: StageHistory) -> bool:
     return stage.rows_ended > MOST_ENDED * stage.input_rows
 
 
+def _may_write(
+    sink: SinkStep,
+    batch: Batch,
+    stages: Sequence[StageStep],
+    history: Mapping[str, StageHistory],
+) -> bool:
+    """Return whether a sink may write the rows of a plan. Its files need not say which record a row
+    comes from, so it must never have to withhold one. ``stages``: those of a line to the sink.
+    """
+    if not batch.exactly_once or sink.sink.dedup != "none" or sink.name not in history:
+        return False
+    ran = [history[step.name] for step in stages]
+    ended = sum(stage.rows_ended for stage in ran)
+    multiplies = any(stage.multiplies for stage in ran)
+    refused = history[sink.name].failed_rows > 0
+    return not (multiplies or refused or ended > MOST_ENDED * ran[0].input_rows)
+
+
 def _may_run(connection: Connection, batch: Batch, steps: Sequence[str]) -> bool:
     """Return whether a plan was not rejected lately."""
     rejected = one_plans.last_rejections(connection, batch.batch_id, steps, MOST_REJECTIONS)
@@ -116,13 +155,13 @@ def _may_run(connection: Connection, batch: Batch, steps: Sequence[str]) -> bool
 
 
 def open_plan(
-    database: Database, batch_id: int, steps: Sequence[StageStep], attempt: Attempt
+    database: Database, batch_id: int, steps: Sequence[str], attempt: Attempt
 ) -> OpenedPlan | None:
-    """Open a run of each stage, in one transaction; None if the batch is settled already.
+    """Open a run of each step, in one transaction; None if the batch is settled already.
 
     Raises what ``open_run`` raises.
     """
-    first = open_run(database, batch_id, steps[0].name, attempt)
+    first = open_run(database, batch_id, steps[0], attempt)
     if first is None:
         return None
 
@@ -136,13 +175,13 @@ def open_plan(
                 begin_run(
                     connection,
                     first.batch,
-                    step.name,
+                    step,
                     attempt,
                     lambda all_runs, read=read: read,  # type: ignore[misc]
                     BatchStatus.OPEN,
                 )
             )
-        number = one_plans.insert_plan(connection, batch_id, [step.name for step in steps])
+        number = one_plans.insert_plan(connection, batch_id, steps)
         one_plans.set_plan(connection, [run.run_id for run in opened], number)
         return OpenedPlan(number, opened)
 
@@ -183,15 +222,15 @@ def reject_plan(database: Database, plan: OpenedPlan, reason: str) -> None:
 
 
 def how_it_ran(connection: Connection, batch_id: int) -> list[str]:
-    """Return a sentence for each plan of several stages of a batch: which they are, or why its rows
+    """Return a sentence for each plan of several steps of a batch: which they are, or why its rows
     do not count.
     """
     sentences = []
     for plan in one_plans.tried_plans(connection, batch_id):
         *others, last = plan.steps
-        stages = f"{', '.join(others)} and {last}"
+        steps = f"{', '.join(others)} and {last}"
         if plan.rejected is None:
-            sentences.append(f"{stages} ran as one plan: only {last} wrote its rows")
+            sentences.append(f"{steps} ran as one plan: only {last} wrote its rows")
         else:
-            sentences.append(f"{stages} ran one by one. As one plan: {plan.rejected}")
+            sentences.append(f"{steps} ran one by one. As one plan: {plan.rejected}")
     return sentences

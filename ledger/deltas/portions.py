@@ -166,7 +166,7 @@ class Reading(Windowed):
 @dataclass(frozen=True)
 class PassedOn(Reading):
     """Rows of a plan's input that arrived at its end. A stage within the plan acks each and emits
-    it, at the position that the row has in that input.
+    it, at the position that the row has in that input. A sink at its end acks each.
 
     ``absent``: positions of the rows that did not arrive, ascending.
     """

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,7 @@ from uuid import uuid4
 from ledger.batch import recovery
 from ledger.batch.advice.actions import sentences
 from ledger.batch.advice.batches import resume
-from ledger.batch.one_plans import open_plan, plans_of, reject_plan
+from ledger.batch.one_plans import PlannedSteps, open_plan, plans_of, reject_plan
 from ledger.batch.publishing import publish
 from ledger.batch.step_runs import (
     Attempt,
@@ -30,7 +30,7 @@ from ledger.core.logs import about
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, RejectedPlanError, UnavailableError
-from ledger.pipeline.steps import StageStep, Step
+from ledger.pipeline.steps import Step
 from ledger.spark.failures import error_text, masking, recorded, redacted, translated, unread_runs
 from ledger.spark.progress import Tasks, watching
 from ledger.storage.folders import private_output
@@ -99,12 +99,12 @@ def run_steps(
     trying = attempt or begin(job.database)
     done = recovery.finished(job.database, job.pipeline, batch_id)
     tried = plans_of(job.database, job.pipeline, batch_id) if job.sees_plans else []
-    plans = {plan[0].name: plan for plan in tried}
+    plans = {plan.stages[0].name: plan for plan in tried}
     for step in job.pipeline.steps():
         if step.name in {result.name for result in results}:
             continue
-        plan = plans.get(step.name, ())
-        if plan and done.isdisjoint(each.name for each in plan):
+        plan = plans.get(step.name)
+        if plan is not None and done.isdisjoint(plan.names):
             run = run_as_one_plan(job, batch_id, plan, trying, on_step)
             results += run
             if run:
@@ -124,28 +124,28 @@ def run_steps(
 def run_as_one_plan(
     job: "Job",
     batch_id: int,
-    steps: Sequence[StageStep],
+    steps: PlannedSteps,
     attempt: Attempt,
     on_step: Callable[[str, StepResult | None], None],
 ) -> list[StepResult]:
-    """Run consecutive stages of a batch as one Spark plan, and return a result for each of them.
+    """Run consecutive steps of a batch as one Spark plan, and return a result for each of them.
 
-    Return an empty list if the plan is rejected: then the caller runs each stage by itself, as
+    Return an empty list if the plan is rejected: then the caller runs each step by itself, as
     another attempt. If the batch is settled already, the results have no record, and ``on_step`` is
     not called.
 
-    ``on_step``: called with None before the first stage only, and with the result of each stage.
+    ``on_step``: called with None before the first step only, and with the result of each step.
     """
     from ledger.spark.steps.one_plan import run_plan
 
-    names = ", ".join(step.name for step in steps)
+    names = ", ".join(steps.names)
     started = time.monotonic()
-    plan = open_plan(job.database, batch_id, steps, attempt)
+    plan = open_plan(job.database, batch_id, steps.names, attempt)
     if plan is None:
-        return [StepResult(step.name, None, 0.0) for step in steps]
+        return [StepResult(name, None, 0.0) for name in steps.names]
     masks = bool(job.pipeline.redact)
     plan = replace(plan, runs=[replace(run, masks=masks) for run in plan.runs])
-    on_step(steps[0].name, None)
+    on_step(steps.names[0], None)
     try:
         with holding_lease(job, plan.runs[0], beside=plan.runs[1:]):
             records = run_plan(job, plan, steps)

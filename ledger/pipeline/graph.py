@@ -1,6 +1,6 @@
 """The graph of a pipeline's steps: their order, what is tracked, what a replay takes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -10,7 +10,7 @@ from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, suggestion
 from ledger.pipeline.contradictions import OF_EXACTLY_ONCE, OF_GRAPH, check
-from ledger.pipeline.steps import SourceStep, StageStep, Step
+from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
 from ledger.sources.references import Reference
 
 
@@ -129,6 +129,14 @@ class Graph:
             readers = [each.name for each in self.checked if before in each.inputs]
             rows[step.name] = (*(rows.pop(before, ()) if readers == [step.name] else ()), step)
         return list(rows.values())
+
+    def sink_after(self, stages: Sequence[StageStep]) -> SinkStep | None:
+        """Return the sink of a pipeline that is a line: one source, these stages in a row, and the
+        sink. Return None for any other pipeline.
+        """
+        *others, last = self.checked
+        is_line = bool(stages) and others[1:] == [*stages] and last.inputs == (stages[-1].name,)
+        return last if is_line and isinstance(last, SinkStep) else None
 
     def _may_share_a_plan(self, step: StageStep) -> bool:
         return (

@@ -61,8 +61,8 @@ class Pipeline:
       own fault (0 to 1; None: never).
     - ``allow_failed``: a run succeeds while at most this share of records is failed or quarantined.
     - ``tracking``: False turns tracking off.
-    - ``one_plan``: False: each stage writes its rows; True: stages in one driver may run as one
-      plan, of which only the last writes its rows.
+    - ``one_plan``: False: each stage writes its rows; True: stages in one driver, and the sink of
+      a line of stages, may run as one plan, of which only the last step writes its rows.
     - ``max_anchors``: one row may come from so many records.
     - ``max_pending``: so many records of a source may be undecided at once; a batch that has no
       room waits (None: no limit). An interval, and what is new for a whole stage, is never cut.

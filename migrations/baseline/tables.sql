@@ -248,13 +248,13 @@ CREATE TABLE one_plan (
 CREATE INDEX one_plan_batch_id_idx ON one_plan (batch_id);
 CREATE INDEX one_plan_pipeline_id_idx ON one_plan (pipeline_id, one_plan_id);
 COMMENT ON TABLE one_plan IS
-  'Consecutive stages of a batch that ran as one Spark job, of which only the last wrote its rows.';
+  'Consecutive steps of a batch that ran as one Spark job, of which only the last wrote its rows.';
 COMMENT ON COLUMN one_plan.one_plan_id IS 'Number of the plan.';
 COMMENT ON COLUMN one_plan.pipeline_id IS 'Pipeline of the batch.';
 COMMENT ON COLUMN one_plan.batch_id IS 'Batch.';
-COMMENT ON COLUMN one_plan.steps IS 'The stages, in order.';
+COMMENT ON COLUMN one_plan.steps IS 'The steps, in order.';
 COMMENT ON COLUMN one_plan.accepted IS
-  'Whether its runs committed; false: its stages ran one by one; null: it did not end.';
+  'Whether its runs committed; false: its steps ran one by one; null: it did not end.';
 COMMENT ON COLUMN one_plan.rejected IS 'Why its rows did not count; null: they did, or it did not end.';
 COMMENT ON COLUMN one_plan.opened_at IS 'When it began.';
 

@@ -145,7 +145,7 @@ COMMENT ON COLUMN step_progress.seconds IS 'Seconds that it took, or takes so fa
 COMMENT ON COLUMN step_progress.lease_until IS 'Past this a running run counts as dead.';
 COMMENT ON COLUMN step_progress.failure IS 'Why it failed.';
 COMMENT ON COLUMN step_progress.one_plan IS
-  'Stages with which it ran as one plan, of which only the last wrote its rows; null: it ran alone.';
+  'Steps with which it ran as one plan, of which only the last wrote its rows; null: it ran alone.';
 
 CREATE VIEW pending_root AS
 SELECT p.batch_id, p.root_id, p.ack_value, p.open_edges,

@@ -3,7 +3,7 @@ batch, without Spark.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -103,7 +103,8 @@ def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
             f" {ackledger('explain', subject.record)}"
         )
     redact = database.transact(lambda c: redactions.columns_of(c, batch.pipeline))
-    tree = _Tree(batch, steps, subject, redact).record()
+    lost_at = database.transact(lambda c: records.lost_at(c, batch.batch_id, subject.root))
+    tree = _Tree(batch, steps, subject, redact, lost_at).record()
     return Trace(**vars(subject), pipeline=batch.pipeline, tree=tree)
 
 
@@ -149,7 +150,7 @@ class _Step:
 
     ``publication``: state of a sink's publication.
     ``roots``: roots of a source.
-    ``written_by``: the last stage of its plan, if its files have only what did not arrive there.
+    ``written_by``: the last step of its plan, if its files have only what did not arrive there.
     """
 
     declared: DeclaredStep
@@ -184,11 +185,20 @@ _Rows = Mapping[tuple[str, int], Sequence[Row]]
 
 
 class _Tree:
-    """The tree of rows of one attempt."""
+    """The tree of rows of one attempt.
+
+    ``lost_at``: the stages that lost the record, of an open batch.
+    """
 
     def __init__(
-        self, batch: Batch, steps: Sequence[_Step], attempt: TracedAttempt, redact: Redaction
+        self,
+        batch: Batch,
+        steps: Sequence[_Step],
+        attempt: TracedAttempt,
+        redact: Redaction,
+        lost_at: Collection[str],
     ):
+        self._lost_at = {*lost_at, attempt.failed_at}
         self._redact, self._columns = redact, frozenset[str]()  # of the record, as it was read
         self._steps, self._attempt, self._exactly_once = steps, attempt, batch.exactly_once
         self._rows: dict[str, _Rows | Branch] = {}
@@ -253,7 +263,7 @@ class _Tree:
         for row in matches:
             # A row of a plan keeps its position within the plan's input.
             yield self._branch(step, replace(row, position=position) if step.written_by else row)
-        if not matches and step.written_by and self._arrived(step.written_by, position):
+        if not matches and step.written_by and self._arrived(step, position):
             branches = self._branches(step.name, position)
             why = f"in one plan with {step.written_by}, which wrote the row"
             yield Branch(step.name, Fate.PASSED_ON, why, branches=branches)
@@ -261,9 +271,13 @@ class _Tree:
             read = step.declared.acks in ("on_read", "untracked")
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
 
-    def _arrived(self, name: str, position: int) -> bool:
-        """Return whether the last stage of a plan has a row of this one of the plan's input."""
-        last = next(step for step in self._steps if step.name == name)
+    def _arrived(self, step: _Step, position: int) -> bool:
+        """Return whether the last step of a stage's plan has a row of this one of the plan's
+        input.
+        """
+        last = next(each for each in self._steps if each.name == step.written_by)
+        if last.declared.kind == "sink":  # its files do not say so, but a record has one row there
+            return step.name not in self._lost_at
         rows = self._rows_of(last)
         return isinstance(rows, Branch) or (last.declared.reads[0], position) in rows
 

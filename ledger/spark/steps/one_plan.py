@@ -1,9 +1,10 @@
-"""Run consecutive stages as one Spark job, prove that every row arrived, and commit their runs.
+"""Run consecutive steps as one Spark job, prove that every row arrived, and commit their runs.
 
-Only the last stage writes its rows. Where the stages before it hand rows on, these are counted with
-XOR and sum. Rows that did not arrive run through the stages once more, one stage after the other,
-with files: this says where each ended, and why. The plan is accepted if these rows are all that is
-missing wherever rows were counted; otherwise its stages run one by one, as if it had not been.
+Only the last step writes its rows: a stage, or the sink of a line of stages. Where the stages
+before it hand rows on, these are counted with XOR and sum. Rows that did not arrive run through the
+stages once more, one stage after the other, with files: this says where each ended, and why. The
+plan is accepted if these rows are all that is missing wherever rows were counted; otherwise its
+steps run one by one, as if it had not been.
 """
 
 import logging
@@ -17,13 +18,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger.batch.one_plans import OpenedPlan, commit_plan
-from ledger.batch.step_runs import OperationLoss, Record, StepOutput
+from ledger.batch.one_plans import OpenedPlan, PlannedSteps, commit_plan
+from ledger.batch.step_runs import Record, StepOutput
 from ledger.core.column_names import ANCHORS, PARENT, POSITION
 from ledger.deltas.portions import Output, PassedOn, Portion, Reading, fold_in_plan
 from ledger.deltas.rows import Longs
 from ledger.deltas.stored import Checksum
-from ledger.deltas.unarrived import UnarrivedRows, unarrived_rows
+from ledger.deltas.unarrived import UnarrivedRows
 from ledger.errors import FencedError, RejectedPlanError, UnavailableError
 from ledger.pipeline.steps import StageStep
 from ledger.spark.actions import noting_actions
@@ -36,10 +37,10 @@ from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.stored import local_rows, read_files
 from ledger.spark.job import Job
 from ledger.spark.steps.losses import StageLosses
+from ledger.spark.steps.plan_ends import PlanEnd, Rerun, SinkEnd, StageEnd
 from ledger.spark.steps.stage import StageOutput, stage_output, warn_of_unusual_drops
 from ledger.spark.tracking import (
     StageFiles,
-    ack_plan_of_stage,
     edges_of,
     output_portion,
     posted,
@@ -48,17 +49,15 @@ from ledger.spark.tracking import (
 )
 from ledger.storage.manifest import Manifest
 
-MOST_MISSING = 0.25  # share of a plan's input that may run again
-FEW_MISSING = 10_000  # rows that may run again, whatever their share is
 ANSWER_SECONDS = 60.0  # for which counts are waited for once the rows are written
 
 _log = logging.getLogger(__name__)
 
 
-def run_plan(job: Job, plan: OpenedPlan, steps: Sequence[StageStep]) -> list[Record]:
-    """Run stages as one plan and commit their runs. Return what was recorded of each.
+def run_plan(job: Job, plan: OpenedPlan, steps: PlannedSteps) -> list[Record]:
+    """Run steps as one plan and commit their runs. Return what was recorded of each.
 
-    Raises RejectedPlanError, with nothing committed, also where a stage fails: run by itself, it
+    Raises RejectedPlanError, with nothing committed, also where a step fails: run by itself, it
     says why.
     """
     try:
@@ -70,83 +69,69 @@ def run_plan(job: Job, plan: OpenedPlan, steps: Sequence[StageStep]) -> list[Rec
 
 
 @dataclass
-class _Rerun:
-    """Rows of a plan's input that did not arrive at its end, run through one stage.
-
-    ``written``: what they came to there; after the first, rows that operations dropped on purpose.
-    ``passed``: how many go on.
-    """
-
-    written: Sequence[StageFiles] = ()
-    losses: Sequence[OperationLoss] = ()
-    passed: int = 0
-
-    @property
-    def files(self) -> Manifest:
-        """All files of the stage."""
-        return sum((each.manifest for each in self.written), Manifest(()))
-
-
-@dataclass
 class _OnePlan:
     """One try of a plan.
 
-    ``borders``: what was counted of the rows of each stage but the last.
+    ``borders``: what was counted of the rows of each stage that does not write them.
     """
 
     job: Job
     plan: OpenedPlan
-    steps: Sequence[StageStep]
+    steps: PlannedSteps
     borders: list[Rooting] = field(default_factory=list)
+
+    @property
+    def stages(self) -> Sequence[StageStep]:
+        """The stages of the plan, in order."""
+        return self.steps.stages
 
     def run(self) -> list[Record]:
         runs = self.plan.runs
         arguments = [
             side_inputs(self.job, run.batch, step)
-            for run, step in zip(runs, self.steps, strict=True)
+            for run, step in zip(runs, self.stages, strict=False)
         ]
-        written = self._write(arguments)
+        end = self._write(arguments)
         (reading,) = readings(self.job, runs[0])
-        output = output_portion(self.job, runs[-1], self.steps[-1], written)
-        (missing,) = unarrived_rows([reading], output)
-        rows = runs[0].input_run.output_rows or 0
-        if len(missing.position) > max(FEW_MISSING, MOST_MISSING * rows):
-            raise RejectedPlanError(
-                f"{len(missing.position):,} of {rows:,} rows did not arrive, which is too many to"
-                " run them again one by one"
-            )
+        missing = end.missing(reading)
+        absent = missing.position
         reruns = self._rerun(missing, arguments)
         outputs: list[StepOutput] = []
-        for place, rerun in enumerate(reruns[:-1]):
-            outputs.append(self._inner(place, reading, missing.position, rerun, rows))
+        rows = runs[0].input_run.output_rows or 0
+        for place in range(len(self.borders)):
+            outputs.append(self._inner(place, reading, absent, reruns[place], rows))
             rows = outputs[-1].record.output_rows
-        outputs.append(self._last(written, reruns[-1], rows))
+        outputs.append(end.output(reading, absent, reruns[-1], rows))
         commit_plan(self.job.database, self.plan, outputs)
         for run, each in zip(runs, outputs, strict=True):
             warn_of_unusual_drops(self.job, run, each.losses)
         return [each.record for each in outputs]
 
-    def _write(self, arguments: Sequence[Mapping[str, Any]]) -> StageFiles:
-        """Write the rows of the last stage, and count those of the others on their way."""
-        frames = input_frames(self.job, self.plan.runs[0])
-        *inner, last = zip(self.plan.runs, self.steps, arguments, strict=True)
-        for _, step, own in inner:
+    def _write(self, arguments: Sequence[Mapping[str, Any]]) -> PlanEnd:
+        """Write the rows of the last step, and count those of the others on their way."""
+        job, sink, run = self.job, self.steps.sink, self.plan.runs[-1]
+        frames = input_frames(job, self.plan.runs[0])
+        last = self.stages[-1]
+        for step, own in zip(self.stages, arguments, strict=True):
             rows = self._output(step, frames, own).rows
-            border = rooting(self.job.pipeline, step, rows.columns)
-            self.borders.append(border)
-            frames = self._next_frames(step, border.watch(rows))
-        run, step, own = last
-        rows = self._output(step, frames, own).rows
+            if step is not last or sink is not None:
+                border = rooting(job.pipeline, step, rows.columns)
+                self.borders.append(border)
+                frames = self._next_frames(step, border.watch(rows))
+        end: PlanEnd = StageEnd(job, run, last)
+        if sink is not None:
+            (rows,) = frames.values()
+            end = SinkEnd(job, run, sink, self.plan.runs[-2], last)
         for place, border in enumerate(self.borders):
             if border.wrote.occurrences(rows) != 1:
                 raise RejectedPlanError(
-                    f"rows of stage {self.steps[place].name!r} are not read once: a stage after it"
+                    f"rows of stage {self.stages[place].name!r} are not read once: a stage after it"
                     " uses its input more than once, or Spark has left them out"
                 )
-        written = write_output(self.job, step, rows, self.job.folder(run))
+        end.write(rows)
         if not all(border.wrote.answers(ANSWER_SECONDS) for border in self.borders):
             raise RejectedPlanError("Spark has not said how many rows it counted")
-        return written
+        return end
 
     def _output(
         self, step: StageStep, frames: Mapping[str, DataFrame], arguments: Mapping[str, Any]
@@ -167,18 +152,16 @@ class _OnePlan:
 
     def _next_frames(self, step: StageStep, rows: DataFrame) -> Mapping[str, DataFrame]:
         """Return the rows that a stage hands on. Each keeps its position in the plan's input."""
-        following = self.steps[self.steps.index(step) + 1]
+        following = self.steps.names[self.stages.index(step) + 1]
         handed = passed_on(rows.withColumn(POSITION, F.col(PARENT)))
-        return {step.name: self.job.on_read(following.name, handed)}
+        return {step.name: self.job.on_read(following, handed)}
 
-    def _rerun(
-        self, missing: UnarrivedRows, arguments: Sequence[Mapping[str, Any]]
-    ) -> list[_Rerun]:
+    def _rerun(self, missing: UnarrivedRows, arguments: Sequence[Mapping[str, Any]]) -> list[Rerun]:
         """Run the rows that did not arrive through each stage, as far as they come."""
-        reruns = [_Rerun() for _ in self.steps]
+        reruns = [Rerun() for _ in self.stages]
         if not len(missing.position):
             return reruns
-        names = ", ".join(step.name for step in self.steps)
+        names = ", ".join(step.name for step in self.stages)
         _log.info("%s: running %s rows again that did not arrive", names, len(missing.position))
         frames = {
             name: rows.join(
@@ -188,7 +171,7 @@ class _OnePlan:
             )
             for name, rows in input_frames(self.job, self.plan.runs[0]).items()
         }
-        for place, (run, step) in enumerate(zip(self.plan.runs, self.steps, strict=True)):
+        for place, (run, step) in enumerate(zip(self.plan.runs, self.stages, strict=False)):
             output = self._output(step, frames, arguments[place])
             first = write_output(self.job, step, output.rows, f"{self.job.folder(run)}/rerun")
             arrived, passing = _positions(output_portion(self.job, run, step, first))
@@ -198,10 +181,10 @@ class _OnePlan:
             if len(lost.position):
                 losses.attribute_losses([lost])
             missing = missing.among(passing)
-            reruns[place] = _Rerun(written, losses.record(), len(passing))
+            reruns[place] = Rerun(written, losses.record(), len(passing))
             if not len(passing):
                 return reruns
-            if place + 1 < len(self.steps):
+            if place + 1 < len(self.stages):
                 rows = read_files(self.job.spark, first.manifest)
                 frames = dict(self._next_frames(step, rows))
         raise RejectedPlanError(
@@ -210,12 +193,12 @@ class _OnePlan:
         )
 
     def _inner(
-        self, place: int, reading: Reading, absent: Longs, rerun: _Rerun, input_rows: int
+        self, place: int, reading: Reading, absent: Longs, rerun: Rerun, input_rows: int
     ) -> StepOutput:
         """Return what a stage commits that wrote only the rows that did not arrive. Raises
         RejectedPlanError unless these are all that is missing among the rows counted there.
         """
-        job, run, step = self.job, self.plan.runs[place], self.steps[place]
+        job, run, step = self.job, self.plan.runs[place], self.stages[place]
         border = self.borders[place]
         edges = edges_of(job, run)
         arrived = PassedOn(reading.files, edges, reading.size, roots=reading.roots, absent=absent)
@@ -244,20 +227,6 @@ class _OnePlan:
         record = posted(Record(input_rows, passed, first.failed), outcome)
         return StepOutput(
             record, rerun.files.files, outcome.post, outcome.drops, losses=rerun.losses
-        )
-
-    def _last(self, written: StageFiles, rerun: _Rerun, input_rows: int) -> StepOutput:
-        """Return what the last stage commits."""
-        job, run, step = self.job, self.plan.runs[-1], self.steps[-1]
-        files = [written, *rerun.written]
-        plan = ack_plan_of_stage(job, run, step, files)
-        outcome = fold(job, run, plan.portions, plan.check)
-        failed = sum(each.failed for each in files)
-        rows = written.manifest.rows - written.failed - written.dropped
-        record = posted(Record(input_rows, rows, failed), outcome)
-        manifest = sum((each.manifest for each in files), Manifest(()))
-        return StepOutput(
-            record, manifest.files, outcome.post, plan.drops(outcome), losses=rerun.losses
         )
 
 

@@ -2,23 +2,40 @@
 for what follows.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from pyspark.sql import DataFrame
 from sqlalchemy import Connection
 
 from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
 from ledger.core.column_names import POSITION
 from ledger.pipeline.steps import SinkStep
+from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.misplaced import misplaced_rows
-from ledger.spark.frames.refused import find_refused, plan_of
+from ledger.spark.frames.refused import Refused, find_refused, plan_of
 from ledger.spark.frames.staging import stage_rows, tracking_columns
-from ledger.spark.job import Job, require_equal
+from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.sink_tracking import sink_tracking
 from ledger.spark.tracking import posted
+from ledger.storage.manifest import Manifest
 from ledger.store.queries import publications
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """Rows that a sink's run has staged.
+
+    ``rows``: the rows as its writer got them, with ``POSITION``.
+    ``refused``: records whose rows the sink does not take; None: it takes all rows.
+    """
+
+    rows: DataFrame
+    manifest: Manifest
+    delivery: Delivery
+    refused: Refused | None
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
@@ -27,32 +44,18 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     The settlement decides the publication of the rows; with ``at_least_once`` this commit does.
     """
     rows = input_rows(job, run)
-    publisher = job.publisher(step)
-    plan_of(step, publisher, rows)
-    folder = publisher.staging(run.batch.batch_id, run.run_id)
+    plan_of(step, job.publisher(step), rows)
     dedup = Deduplicator(job, run, step)
-    unique = dedup.keep(rows)
     tracking = sink_tracking(job, run, step)
-    delivered = unique.select(*user_columns(unique), *tracking_columns(unique), POSITION)
-    delivered = job.on_write(step.name, delivered)
-    columns = user_columns(delivered)
-    columns += tracking_columns(unique) if publisher.keeps_tracking else []
-    manifest = stage_rows(delivered, step, folder, tracking.wrote, columns)
-    require_equal(f"rows of {step.name} in {folder}", tracking.wrote.rows, manifest.rows)
-    delivery = job.database.transact(
-        lambda c: delivery_of(c, publisher, run.batch, step.name, run.run_id, manifest.files)
-    )
-    misplaced = misplaced_rows(tracking.wrote, delivered, step)
-    schema = delivered.select(*columns).schema
-    plan = plan_of(step, publisher, rows, delivery)
-    refused = find_refused(job, run, step, plan, delivery, schema, misplaced)
+    staged = stage_delivery(job, run, step, dedup.keep(rows), tracking.wrote)
+    refused = staged.refused
     duplicates = tracking.tally(dedup.dropped(rows))
     outcome = tracking.fold(rows, duplicates)
     if refused is not None:
         outcome = replace(outcome, fails=[refused.fails()])
     record = Record(
         input_rows=run.input_run.output_rows or 0,
-        output_rows=manifest.rows,
+        output_rows=staged.manifest.rows,
         duplicate_rows=duplicates.rows,
         failed_rows=refused.rows if refused else 0,
     )
@@ -60,15 +63,41 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
 
     # At least once, unless refused rows are yet to be withheld, or published ones are replaced,
     # which only a settled batch may do.
-    decides = not run.batch.exactly_once and not delivery.replaces and refused is None
+    decides = not run.batch.exactly_once and not staged.delivery.replaces and refused is None
 
     def keep(connection: Connection) -> None:
         dedup.save(connection)
         if decides:
             publications.decide_at_commit(connection, run.run_id)
 
-    commit(job.database, run, StepOutput(record, manifest.files, outcome.post), keep)
+    commit(job.database, run, StepOutput(record, staged.manifest.files, outcome.post), keep)
     dedup.release()
     if refused is not None:
         refused.release()
     return record
+
+
+def stage_delivery(
+    job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame, wrote: Witness
+) -> StagedRows:
+    """Stage rows for a sink, and find those that it refuses.
+
+    ``rows``: with the columns of ``input_rows``.
+    ``wrote``: the witness of ``sink_tracking``.
+    """
+    publisher = job.publisher(step)
+    folder = publisher.staging(run.batch.batch_id, run.run_id)
+    delivered = rows.select(*user_columns(rows), *tracking_columns(rows), POSITION)
+    delivered = job.on_write(step.name, delivered)
+    columns = user_columns(delivered)
+    columns += tracking_columns(rows) if publisher.keeps_tracking else []
+    manifest = stage_rows(delivered, step, folder, wrote, columns)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    delivery = job.database.transact(
+        lambda c: delivery_of(c, publisher, run.batch, step.name, run.run_id, manifest.files)
+    )
+    misplaced = misplaced_rows(wrote, delivered, step)
+    schema = delivered.select(*columns).schema
+    plan = plan_of(step, publisher, rows, delivery)
+    refused = find_refused(job, run, step, plan, delivery, schema, misplaced)
+    return StagedRows(delivered, manifest, delivery, refused)

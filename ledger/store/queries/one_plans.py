@@ -1,4 +1,4 @@
-"""Statements about plans of several stages, and about what their stages did in earlier batches."""
+"""Statements about plans of several steps, and about what their steps did in earlier batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +11,18 @@ from ledger.store.queries.rows import all_of
 
 @dataclass(frozen=True)
 class StageHistory:
-    """Counts of a stage in the last settled batch of its pipeline.
+    """Counts of a stage or sink in the last settled batch of its pipeline.
 
     ``multiplies``: whether an input row had several output rows, marked ones included.
     ``rows_ended``, ``input_rows``: how many of its input rows had no output row that went on.
+    ``failed_rows``: how many rows it marked as failed; how many records a sink refused.
     """
 
     step: str
     multiplies: bool
     rows_ended: int
     input_rows: int
+    failed_rows: int = 0
 
 
 def stage_history(connection: Connection, pipeline_id: int, before: int) -> list[StageHistory]:
@@ -38,7 +40,8 @@ def stage_history(connection: Connection, pipeline_id: int, before: int) -> list
         )
         SELECT r.step,
                r.output_rows + r.failed_rows + coalesce(d.records, 0) > r.acked_edges AS multiplies,
-               greatest(r.input_rows - r.output_rows, 0) AS rows_ended, r.input_rows
+               greatest(r.input_rows - r.output_rows, 0) AS rows_ended, r.input_rows,
+               r.failed_rows
         FROM earlier JOIN step_run r USING (batch_id)
         LEFT JOIN LATERAL (
           SELECT sum(records) AS records FROM step_run_drop WHERE step_run_id = r.step_run_id
@@ -52,7 +55,7 @@ def stage_history(connection: Connection, pipeline_id: int, before: int) -> list
 def last_rejections(
     connection: Connection, batch_id: int, steps: Sequence[str], most: int
 ) -> list[int]:
-    """Return the batches whose plans of these stages were rejected, newest first, up to the last
+    """Return the batches whose plans of these steps were rejected, newest first, up to the last
     plan that was accepted. Of the batch itself, plans that did not end count as rejected.
     """
     statement = text("""
@@ -81,7 +84,7 @@ def originals_after(connection: Connection, pipeline_id: int, batch_id: int, mos
 
 @dataclass(frozen=True)
 class TriedPlan:
-    """Stages of a batch that ran as one plan. ``rejected``: why its rows do not count; None: they
+    """Steps of a batch that ran as one plan. ``rejected``: why its rows do not count; None: they
     do.
     """
 
@@ -90,7 +93,7 @@ class TriedPlan:
 
 
 def tried_plans(connection: Connection, batch_id: int) -> list[TriedPlan]:
-    """Return the last plan of each sequence of stages of a batch that was rejected, or counts."""
+    """Return the last plan of each sequence of steps of a batch that was rejected, or counts."""
     statement = text("""
         SELECT DISTINCT ON (p.steps) p.steps, p.rejected FROM one_plan p
         WHERE p.batch_id = :id AND (NOT p.accepted OR EXISTS (
@@ -102,7 +105,7 @@ def tried_plans(connection: Connection, batch_id: int) -> list[TriedPlan]:
 
 
 def insert_plan(connection: Connection, batch_id: int, steps: Sequence[str]) -> int:
-    """Insert a plan of these stages, and return its number."""
+    """Insert a plan of these steps, and return its number."""
     statement = text("""
         INSERT INTO one_plan (pipeline_id, batch_id, steps)
         SELECT pipeline_id, batch_id, cast(:steps AS text[]) FROM batch WHERE batch_id = :batch_id

@@ -75,10 +75,14 @@ def decide(connection: Connection, family_id: int) -> int:
     the committed run, and return the number of publications. Of a family that is replayed as a
     whole only the batch that was settled last is published.
 
-    A publication is ready if nothing has to be withheld: nothing of the batch failed, or, at least
-    once, the sink refused nothing.
+    A publication is ready if nothing has to be withheld: nothing of the batch failed; at least
+    once, the sink refused nothing; or the sink ran in one plan with its stages, so it has no row of
+    a failed record.
     """
-    ready = "b.failed_roots = 0 OR b.guarantee = 'at_least_once' AND r.failed_rows = 0"
+    ready = (
+        "b.failed_roots = 0 OR r.one_plan_id IS NOT NULL"
+        " OR b.guarantee = 'at_least_once' AND r.failed_rows = 0"
+    )
     condition = "b.family_id = :id AND b.status = 'settled' AND NOT is_outdated(b.batch_id)"
     statement = _DECIDE.format(ready=ready, condition=condition)
     return connection.execute(text(statement), {"id": family_id}).rowcount

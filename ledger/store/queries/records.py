@@ -374,3 +374,13 @@ def attempts(connection: Connection, message_id: int) -> list[DecidedAttempt]:
         WHERE h.message_id = :id ORDER BY h.attempt
     """)
     return all_of(DecidedAttempt, connection.execute(statement, {"id": message_id}))
+
+
+def lost_at(connection: Connection, batch_id: int, root: int) -> list[str]:
+    """Return the stages whose committed runs lost a row of a root, while its batch is open."""
+    statement = text("""
+        SELECT DISTINCT r.step FROM lost_root o JOIN step_run r USING (step_run_id)
+        WHERE o.batch_id = :id AND o.root_id = :root AND r.state = 'committed'
+    """)
+    keys = {"id": batch_id, "root": root}
+    return list(connection.execute(statement, keys).scalars())

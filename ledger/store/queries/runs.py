@@ -21,7 +21,7 @@ class Run:
 
     ``emitted``: the roots of a source's run, while it is the run that counts.
     ``one_plan_id``: the plan that it is part of, if any.
-    ``begins_with``, ``written_by``: the first and the last stage of that plan. Only the last wrote
+    ``begins_with``, ``written_by``: the first and the last step of that plan. Only the last wrote
     its rows. ``written_by`` is None if the run wrote its own.
     """
 
