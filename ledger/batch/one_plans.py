@@ -31,7 +31,9 @@ from ledger.store.queries.batches import Batch
 from ledger.store.queries.one_plans import StageHistory
 
 MOST_REJECTIONS = 10  # that are counted: after them a plan is tried once in a thousand batches
-MOST_ENDED = 0.05  # share of a stage's rows that do not go on: above it the stage runs by itself
+# Share of rows that do not go on. Of a stage's rows: above it the stage runs by itself. Of a plan's
+# rows, at all of its stages: above it the plan ends before the sink.
+MOST_ENDED = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -82,9 +84,10 @@ def plans_of(database: Database, pipeline: Pipeline, batch_id: int) -> list[Plan
             sink = pipeline.graph.sink_after(stages)
             if sink is not None and _may_write(sink, batch, stages, history):
                 ways.insert(0, PlannedSteps(stages, sink))
-            several = (steps for steps in ways if len(steps.names) > 1)
-            allowed = (steps for steps in several if _may_run(connection, batch, steps.names))
-            plans += [*allowed][:1]
+            for steps in ways:
+                if len(steps.names) > 1 and _may_run(connection, batch, steps.names):
+                    plans.append(steps)
+                    break
         return plans
 
     return database.transact(work)
@@ -93,14 +96,14 @@ def plans_of(database: Database, pipeline: Pipeline, batch_id: int) -> list[Plan
 def history_of(connection: Connection, batch: Batch) -> Mapping[str, StageHistory]:
     """Return what the steps of a batch did in the last one, by name."""
     history = one_plans.stage_history(connection, batch.pipeline_id, batch.batch_id)
-    return {stage.step: stage for stage in history}
+    return {step.step: step for step in history}
 
 
 def _plans(
     pipeline: Pipeline, batch: Batch, history: Mapping[str, StageHistory]
 ) -> Iterator[tuple[StageStep, ...]]:
-    """Yield the longest sequences of at least two stages, none of which needs files of the one
-    before it.
+    """Yield the longest sequences of stages, none of which needs files of the one before it. Some
+    are empty.
     """
     merging = {step.name for step in batch.topology if step.merges}
     for stages in pipeline.graph.stages_in_a_row():

@@ -245,11 +245,11 @@ CREATE TRIGGER step_run_history BEFORE UPDATE ON step_run FOR EACH ROW WHEN (
        AND (OLD.state, NEW.state) <> ('committed', 'superseded')
        OR (NEW.lease_until, NEW.closed_at, NEW.failure, NEW.unread_run_ids, NEW.input_rows, NEW.output_rows,
            NEW.failed_rows, NEW.duplicate_rows, NEW.null_columns, NEW.delta_rows, NEW.delta_xor, NEW.emitted_edges,
-           NEW.acked_edges, NEW.acks_proved, NEW.files)
+           NEW.acked_edges, NEW.acks_proved, NEW.files, NEW.one_plan_id)
           IS DISTINCT FROM
           (OLD.lease_until, OLD.closed_at, OLD.failure, OLD.unread_run_ids, OLD.input_rows, OLD.output_rows,
            OLD.failed_rows, OLD.duplicate_rows, OLD.null_columns, OLD.delta_rows, OLD.delta_xor, OLD.emitted_edges,
-           OLD.acked_edges, OLD.acks_proved, OLD.files))
+           OLD.acked_edges, OLD.acks_proved, OLD.files, OLD.one_plan_id))
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_rewriting();
 

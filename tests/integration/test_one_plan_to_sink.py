@@ -209,6 +209,30 @@ def test_rows_that_are_computed_again_do_not_prove_what_was_written(
     assert result == single(runner)
 
 
+def test_a_lie_that_only_the_xor_shows(runner, days, history):
+    """On a day without losses, one row less and another twice are as many rows as the input has."""
+    run = runner(pipeline(), on_read=Lying(out=[copies({200: 0, 201: 2})]))
+    failures, _, _, rows = ended(run, 0)
+    assert plans(run) == [(STEPS, True)]
+    assert "sink 'out' took" in run.ledger.row("SELECT rejected FROM one_plan").rejected
+    assert failures == {}
+    assert [row["id"] for row in rows] == [*range(ORDERS)]
+
+
+def test_a_row_without_a_folder_rejects_the_plan(runner, tmp_path, days, history):
+    """A row that no folder can have was staged without its partition. Computed again it could fit,
+    so it is not.
+    """
+    sink = ParquetSink("out", partition_by="status")
+    empty_once = Lying(out=[lambda rows: rows.withColumn("status", F.lit(""))])
+    run = runner(pipeline(sink=sink), on_read=empty_once)
+    failures, _, _, rows = ended(run, 0)
+    assert plans(run) == [(STEPS, True)]
+    assert "has no folder for 400 of its rows" in run.ledger.row("SELECT rejected FROM one_plan").rejected
+    assert failures == {}
+    assert len(rows) == ORDERS
+
+
 def test_a_sink_that_refuses_rows(runner, tmp_path, history):
     """A record that the sink refuses fails there, as without a plan. Then the sink is part of no
     plan until it refuses none.
@@ -224,7 +248,7 @@ def test_a_sink_that_refuses_rows(runner, tmp_path, history):
     assert as_plan == one_by_one
     assert as_plan[0][50][0] == "out"
     assert plans(run) == [(STEPS, True)]
-    assert "refuses rows" in run.ledger.row("SELECT rejected FROM one_plan").rejected
+    assert "has no folder for 1 of its rows" in run.ledger.row("SELECT rejected FROM one_plan").rejected
 
 
 def another(**changed):

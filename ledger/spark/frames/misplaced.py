@@ -69,11 +69,16 @@ def counting_misplaced(step: SinkStep) -> Mapping[str, Callable[[DataFrame], Col
     return {_MISPLACED: lambda rows: F.count(_reason(rows, step))}
 
 
+def misplaced_number(wrote: Witness) -> int:
+    """Return how many rows a sink's witness has counted without a valid partition folder."""
+    return int(wrote.counted.get(_MISPLACED) or 0)
+
+
 def misplaced_rows(wrote: Witness, rows: DataFrame, step: SinkStep) -> DataFrame | None:
     """Return the rows that ``wrote`` has counted as misplaced, with the reason as ``_failed``; None
     if there are none.
     """
-    if not wrote.counted.get(_MISPLACED):
+    if not misplaced_number(wrote):
         return None
     return rows.withColumn(FAILED, _reason(rows, step)).where(F.col(FAILED).isNotNull())
 

@@ -21,10 +21,11 @@ from ledger.errors import RejectedPlanError
 from ledger.pipeline.steps import SinkStep, StageStep
 from ledger.spark.folding.fold import fold
 from ledger.spark.folding.outcome import FoldOutcome
+from ledger.spark.frames.misplaced import misplaced_number
 from ledger.spark.frames.refused import plan_of
 from ledger.spark.job import STORED, Job, write_files
 from ledger.spark.sink_tracking import SinkTracking, sink_tracking
-from ledger.spark.steps.sink import StagedRows, stage_delivery
+from ledger.spark.steps.sink import StagedRows, refused_rows, stage_delivery
 from ledger.spark.tracking import (
     StageFiles,
     ack_plan_of_stage,
@@ -126,7 +127,8 @@ class SinkEnd:
     A record has one row at most wherever rows are counted, so a record that ends at a stage has no
     row in the sink: nothing is withheld from what the sink has staged.
 
-    ``stage_run``, ``stage``: the last stage, which the sink reads.
+    ``stage_run``, ``stage``: the last stage, which the sink reads; rows that arrived are read as
+    its output.
     """
 
     job: Job
@@ -144,14 +146,19 @@ class SinkEnd:
         plan_of(step, job.publisher(step), rows)
         self.tracking = sink_tracking(job, run, step)
         self.staged = stage_delivery(job, run, step, rows, self.tracking.wrote)
-        refused = self.staged.refused
+        misplaced = misplaced_number(self.tracking.wrote)
+        if misplaced:  # computed again, they could be other rows
+            raise RejectedPlanError(
+                f"sink {step.name!r} has no folder for {misplaced:,} of its rows"
+            )
+        refused = refused_rows(job, run, step, self.staged, self.tracking.wrote)
         if refused is not None:
             refused.release()
             raise RejectedPlanError(f"sink {step.name!r} refuses rows of {refused.rows:,} records")
 
     def missing(self, reading: Reading) -> UnarrivedRows:
         """Return the input rows that are not among the staged rows. If there are such rows, the
-        plan runs again with no columns but root and position, because a staged file has neither.
+        plan runs again with no columns but root and position, because no staged file has both.
         """
         missing = reading.size - self.staged.manifest.rows
         if missing <= 0:  # ``output`` shows whether these are the same rows
@@ -170,7 +177,7 @@ class SinkEnd:
         """
         edges = edges_of(self.job, self.run)
         arrived = PassedOn(reading.files, edges, reading.size, roots=reading.roots, absent=absent)
-        taken, manifest = self.tracking.wrote.seen, self.staged.manifest
+        taken, manifest = self.tracking.wrote.checksum, self.staged.manifest
 
         def check(outcome: FoldOutcome) -> None:
             acked = Checksum(

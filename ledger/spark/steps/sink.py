@@ -2,6 +2,7 @@
 for what follows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
@@ -28,14 +29,13 @@ from ledger.store.queries import publications
 class StagedRows:
     """Rows that a sink's run has staged.
 
-    ``rows``: the rows as its writer got them, with ``POSITION``.
-    ``refused``: records whose rows the sink does not take; None: it takes all rows.
+    ``rows``: the rows as its writer got them, with ``POSITION``. ``columns``: those that it wrote.
     """
 
     rows: DataFrame
+    columns: Sequence[str]
     manifest: Manifest
     delivery: Delivery
-    refused: Refused | None
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
@@ -48,7 +48,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     dedup = Deduplicator(job, run, step)
     tracking = sink_tracking(job, run, step)
     staged = stage_delivery(job, run, step, dedup.keep(rows), tracking.wrote)
-    refused = staged.refused
+    refused = refused_rows(job, run, step, staged, tracking.wrote)
     duplicates = tracking.tally(dedup.dropped(rows))
     outcome = tracking.fold(rows, duplicates)
     if refused is not None:
@@ -80,7 +80,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
 def stage_delivery(
     job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame, wrote: Witness
 ) -> StagedRows:
-    """Stage rows for a sink, and find those that it refuses.
+    """Stage rows for a sink.
 
     ``rows``: with the columns of ``input_rows``.
     ``wrote``: the witness of ``sink_tracking``.
@@ -96,8 +96,18 @@ def stage_delivery(
     delivery = job.database.transact(
         lambda c: delivery_of(c, publisher, run.batch, step.name, run.run_id, manifest.files)
     )
-    misplaced = misplaced_rows(wrote, delivered, step)
-    schema = delivered.select(*columns).schema
-    plan = plan_of(step, publisher, rows, delivery)
-    refused = find_refused(job, run, step, plan, delivery, schema, misplaced)
-    return StagedRows(delivered, manifest, delivery, refused)
+    return StagedRows(delivered, columns, manifest, delivery)
+
+
+def refused_rows(
+    job: Job, run: OpenedRun, step: SinkStep, staged: StagedRows, wrote: Witness
+) -> Refused | None:
+    """Return the records whose rows a sink does not take as it is now; None if it takes all rows.
+
+    If ``wrote`` has counted rows that fit in no folder, computes ``staged.rows`` again. Raises what
+    ``find_refused`` raises.
+    """
+    misplaced = misplaced_rows(wrote, staged.rows, step)
+    schema = staged.rows.select(*staged.columns).schema
+    plan = plan_of(step, job.publisher(step), staged.rows, staged.delivery)
+    return find_refused(job, run, step, plan, staged.delivery, schema, misplaced)

@@ -80,7 +80,7 @@ def decide(connection: Connection, family_id: int) -> int:
     a failed record.
     """
     ready = (
-        "b.failed_roots = 0 OR r.one_plan_id IS NOT NULL"
+        "b.failed_roots = 0 OR r.one_plan_id IS NOT NULL AND r.acks_proved AND r.failed_rows = 0"
         " OR b.guarantee = 'at_least_once' AND r.failed_rows = 0"
     )
     condition = "b.family_id = :id AND b.status = 'settled' AND NOT is_outdated(b.batch_id)"
