@@ -228,7 +228,8 @@ def test_a_row_without_a_folder_rejects_the_plan(runner, tmp_path, days, history
     run = runner(pipeline(sink=sink), on_read=empty_once)
     failures, _, _, rows = ended(run, 0)
     assert plans(run) == [(STEPS, True)]
-    assert "has no folder for 400 of its rows" in run.ledger.row("SELECT rejected FROM one_plan").rejected
+    rejected = run.ledger.row("SELECT rejected FROM one_plan").rejected
+    assert "has no folder for 400 of its rows" in rejected
     assert failures == {}
     assert len(rows) == ORDERS
 
@@ -248,7 +249,8 @@ def test_a_sink_that_refuses_rows(runner, tmp_path, history):
     assert as_plan == one_by_one
     assert as_plan[0][50][0] == "out"
     assert plans(run) == [(STEPS, True)]
-    assert "has no folder for 1 of its rows" in run.ledger.row("SELECT rejected FROM one_plan").rejected
+    rejected = run.ledger.row("SELECT rejected FROM one_plan").rejected
+    assert "has no folder for 1 of its rows" in rejected
 
 
 def another(**changed):
