@@ -272,20 +272,21 @@ def require_step(batch: Batch, step: str) -> DeclaredStep:
 def heartbeat(
     database: Database, run_id: int, on_fenced: Callable[[], None], every: float = HEARTBEAT_SECONDS
 ) -> Iterator[None]:
-    """Renew the run's lease every 10 seconds while the block runs. Call ``on_fenced`` if the run
-    was fenced.
+    """Renew the run's lease every 10 seconds while the block runs, until the run has committed.
+    Call ``on_fenced`` if the run was fenced.
     """
     stopped = threading.Event()
 
     def beat() -> None:
         while not stopped.wait(every):
             try:
-                alive = database.transact(lambda c: runs.renew_lease(c, run_id, LEASE_SECONDS))
+                state = database.transact(lambda c: runs.renew_lease(c, run_id, LEASE_SECONDS))
             except LedgerError as exc:
                 _log.warning("lease of run %s not renewed: %s", run_id, exc)
                 continue
-            if not alive and not stopped.is_set():
-                on_fenced()
+            if state is not RunState.RUNNING:
+                if state is not RunState.COMMITTED and not stopped.is_set():
+                    on_fenced()
                 return
 
     logged_as = copy_context()

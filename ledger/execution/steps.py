@@ -178,14 +178,15 @@ def holding_lease(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()
         stack.enter_context(about(**keys_of(run)))
         on_fenced = job.on_fenced or partial(_cancel, job)
         for step_run in runs:
-            stack.enter_context(heartbeat(job.database, step_run.run_id, on_fenced))
             stack.enter_context(private_output(job.folder(step_run)))
         try:
-            for step_run in runs:
-                note_folder(job.database, step_run, job.written_to(step_run))
-            reached("run opened", run.step)
-            stack.enter_context(watching(job.spark, partial(_log_progress, run)))
-            yield
+            with ExitStack() as leases:  # left before the run's end is recorded, which is no fence
+                for step_run in runs:
+                    leases.enter_context(heartbeat(job.database, step_run.run_id, on_fenced))
+                    note_folder(job.database, step_run, job.written_to(step_run))
+                reached("run opened", run.step)
+                leases.enter_context(watching(job.spark, partial(_log_progress, run)))
+                yield
         except BaseException as exc:
             failure = redacted(exc) if job.pipeline.redact and isinstance(exc, Exception) else exc
             if not isinstance(exc, FencedError):

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, acked, testing
-from ledger.batch.step_runs import Attempt, heartbeat
-from ledger.core.states import BatchStatus
+from ledger.batch.step_runs import Attempt, fail, heartbeat
+from ledger.core.states import BatchStatus, RunState
 from ledger.errors import FencedError, NotReadyError
 from ledger.execution import run_step
 from ledger.store.queries import runs
@@ -111,7 +111,7 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
         (own,) = ledger.rows("SELECT step_run_id FROM step_run WHERE state = 'running'")
         for seconds in (60, 120, 180):
             renew = partial(runs.renew_lease, run_id=own.step_run_id, lease_seconds=seconds + 5)
-            assert ledger.transact(renew)
+            assert ledger.transact(renew) is RunState.RUNNING
             now = start + timedelta(seconds=seconds)
             results.append(ledger.settle(batch.batch_id, now=now).status)
         raise testing.Crash
@@ -148,6 +148,29 @@ def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
 
     run = runner(piped(slow))
     assert run.settled(day_of(run, 0)).failed == 0
+
+
+def test_a_run_that_has_ended_itself_is_not_fenced(runner, tmp_path, monkeypatch):
+    """A driver that records the failure of its own step does not take it for a newer attempt."""
+    written(tmp_path, 0, range(COUNT))
+    monkeypatch.setattr("ledger.execution.steps.heartbeat", partial(heartbeat, every=0.01))
+    monkeypatch.setattr("ledger.execution.steps.fail", lingering)
+    fenced = []
+    monkeypatch.setattr("ledger.execution.steps._cancel", fenced.append)
+
+    def broken(frame):
+        raise ValueError("broken")
+
+    run = runner(piped(broken))
+    with pytest.raises(ValueError, match="broken"):
+        run.steps(day_of(run, 0))
+    assert not fenced
+
+
+def lingering(*arguments):
+    """Record a failure, and return late."""
+    fail(*arguments)
+    time.sleep(0.5)
 
 
 def test_retry_limit(spark):

@@ -387,6 +387,19 @@ def test_heartbeat_renews_and_finds_the_fence(ledger):
         assert fenced.wait(10)
 
 
+def test_heartbeat_ends_once_its_run_has_committed(ledger):
+    """A driver that has committed is not told that a newer attempt owns its step."""
+    batch = ledger.open(pipeline())
+    ledger.emit(batch, 2)
+    (run,) = ledger.rows("SELECT step_run_id FROM step_run WHERE state = 'committed'")
+    told = []
+    with heartbeat(ledger.database, run.step_run_id, lambda: told.append("fenced"), every=0.01):
+        (beating,) = (t for t in threading.enumerate() if t.name == f"lease-{run.step_run_id}")
+        beating.join(10)
+        assert not beating.is_alive()
+    assert not told
+
+
 @pytest.mark.parametrize(
     ("server", "message"),
     [

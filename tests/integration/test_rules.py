@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from ledger.batch.step_runs import LEASE_SECONDS
-from ledger.core.states import BatchStatus
+from ledger.core.states import BatchStatus, RunState
 from ledger.deltas.spans import RootRange
 from ledger.errors import FencedError, InputError, IntegrityError
 from ledger.store.queries import batches, runs
@@ -213,7 +213,8 @@ def test_two_slots_for_twelve_batches(ledger):
         nonlocal passed
         passed += 50
         for run in living:
-            assert ledger.transact(runs.renew_lease, run.run_id, passed + 60)
+            state = ledger.transact(runs.renew_lease, run.run_id, passed + 60)
+            assert state is RunState.RUNNING
         swept = ledger.sweep(now=start + timedelta(seconds=passed))
         assert not swept.errors
         return swept.settlements

@@ -160,13 +160,14 @@ def end_run(
     )
 
 
-def renew_lease(connection: Connection, run_id: int, lease_seconds: float) -> bool:
-    """Push the lease forward; False if the run is no longer running."""
+def renew_lease(connection: Connection, run_id: int, lease_seconds: float) -> RunState:
+    """Push the lease forward if the run is running. Return the run's state."""
     statement = text("""
         UPDATE step_run SET lease_until = clock_timestamp() + make_interval(secs => :lease)
         WHERE step_run_id = :id AND state = 'running'
     """)
-    return connection.execute(statement, {"id": run_id, "lease": lease_seconds}).rowcount == 1
+    connection.execute(statement, {"id": run_id, "lease": lease_seconds})
+    return get_run(connection, run_id).state
 
 
 def set_folder(connection: Connection, run_id: int, folder: str) -> None:
