@@ -57,6 +57,15 @@ AIMS: dict[str, dict[str, float]] = {
     "structured_streaming": {**dict.fromkeys(_FLIGHTS, 0.80), "wordcount": 0.60},
     "untracked": dict.fromkeys((*_FLIGHTS, "wordcount"), 0.85),
 }
+# How long functions that carry records may take, compared with themselves alone.
+CARRIED = {
+    "row-wise": 1.15,
+    "join": 1.35,
+    "group by": 1.5,
+    "distinct": 1.5,
+    "window": 1.1,
+    "chain": 1.5,
+}
 NAMES = {
     "one_plan": "one plan",
     "one_plan_clustered": "one plan with a clustered sink",
@@ -294,7 +303,14 @@ def _fold(show: _Shown) -> list[Line]:
 def aims(results: Results) -> str:
     """Each aim, what is reached of it, and whether that misses it, however it is rounded."""
     show = _Shown(results)
-    kinds = (_batch_aims, _settlement_aims, _scale_aims, _fold_aims, _history_aims)
+    kinds = (
+        _batch_aims,
+        _carried_aims,
+        _settlement_aims,
+        _scale_aims,
+        _fold_aims,
+        _history_aims,
+    )
     rows = [aim.line() for kind in kinds for aim in kind(show)]
     return table(("times as long, if no unit is named", "aim", "measured", ""), rows)
 
@@ -325,6 +341,18 @@ def _batch_aims(show: _Shown) -> Iterable[_Aim]:
             if key in results and name in values:
                 what = f"{title}, tracked compared with {NAMES[other]}"
                 yield _Aim(what, 1 / values[name], 1 / results[key])
+
+
+def _carried_aims(show: _Shown) -> Iterable[_Aim]:
+    results = show.results
+    for work, aim in CARRIED.items():
+        what = f"records carried through a function ({work}), compared with the function alone"
+        yield _Aim(what, aim, results[f"carried.{work}.numbers_over_bare"])
+    queries = f"{results['tpch.queries']} queries of TPC-H, orders and their lines carried through"
+    yield _Aim(
+        f"{queries}, compared with the queries alone", 1.15, results["tpch.numbers_over_bare"]
+    )
+    yield _Aim("an audit in a warm session, compared with the job", 2, results["audited_over_bare"])
 
 
 def _settlement_aims(show: _Shown) -> Iterable[_Aim]:
