@@ -5,7 +5,7 @@ have files of what did not arrive there. See docs/decisions/052-stages-as-one-pl
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -66,11 +66,13 @@ def plans_of(database: Database, pipeline: Pipeline, batch_id: int) -> list[Plan
     """Return the sequences of at least two consecutive steps that run as one plan in a batch. A
     batch that is no tracked original has none, nor has a pipeline without ``one_plan``.
 
-    A stage takes part if it merges no records, and if at most ``MOST_ENDED`` of its input rows
-    ended there in the pipeline's last settled original. If it multiplied rows there, the sequence
-    ends with it. A stage that read no rows there runs by itself, and so do all stages if the
-    pipeline's steps have changed since. A plan that was rejected n times in a row pauses for 2 to
-    the power of n originals; one of stages and their sink is replaced by its stages then.
+    A stage takes part if at most ``MOST_ENDED`` of its input rows ended there in the pipeline's
+    last settled original; a whole stage, or one behind it, if no record did. If a stage multiplied
+    rows there, the sequence ends with it. Without the sink it also ends with its first whole stage,
+    which writes the records of each row. A stage that read no rows there runs by itself, and so do
+    all stages if the pipeline's steps have changed since. A plan that was rejected n times in a row
+    pauses for 2 to the power of n originals; one of stages and their sink is replaced by its stages
+    then.
     """
 
     def work(connection: Connection) -> list[PlannedSteps]:
@@ -78,9 +80,10 @@ def plans_of(database: Database, pipeline: Pipeline, batch_id: int) -> list[Plan
         if not (pipeline.one_plan and batch.tracking and batch.kind is BatchKind.ORIGINAL):
             return []
         history = history_of(connection, batch)
+        merging = {step.name for step in batch.topology if step.merges}
         plans: list[PlannedSteps] = []
-        for stages in _plans(pipeline, batch, history):
-            ways = [PlannedSteps(stages)]
+        for stages in _plans(pipeline, merging, history):
+            ways = [PlannedSteps(_up_to_whole(stages, merging))]
             sink = pipeline.graph.sink_after(stages)
             if sink is not None and _may_write(sink, batch, stages, history):
                 ways.insert(0, PlannedSteps(stages, sink))
@@ -100,33 +103,36 @@ def history_of(connection: Connection, batch: Batch) -> Mapping[str, StageHistor
 
 
 def _plans(
-    pipeline: Pipeline, batch: Batch, history: Mapping[str, StageHistory]
+    pipeline: Pipeline, merging: Set[str], history: Mapping[str, StageHistory]
 ) -> Iterator[tuple[StageStep, ...]]:
     """Yield the longest sequences of stages, none of which needs files of the one before it. Some
-    are empty.
+    are empty. ``merging``: the whole stages and those behind them.
     """
-    merging = {step.name for step in batch.topology if step.merges}
     for stages in pipeline.graph.stages_in_a_row():
         plan: tuple[StageStep, ...] = ()
         for stage in stages:
-            if (
-                stage.name in merging
-                or stage.name not in history
-                or _ends_many(history[stage.name])
-            ):
+            if stage.name not in history or _ends_many(history[stage.name], merging):
                 yield plan
                 plan = ()
             elif plan and history[plan[-1].name].multiplies:
                 yield plan
                 plan = (stage,)
-            else:
+            elif plan or merging.isdisjoint(stage.inputs):  # a plan's input has one record a row
                 plan = (*plan, stage)
         yield plan
 
 
-def _ends_many(stage: StageHistory) -> bool:
-    """Return whether so many rows ended at a stage that it has to run by itself."""
-    return stage.rows_ended > MOST_ENDED * stage.input_rows
+def _up_to_whole(stages: Sequence[StageStep], merging: Set[str]) -> Sequence[StageStep]:
+    """Return the stages up to the first whole one, with it."""
+    whole = (number for number, stage in enumerate(stages, 1) if stage.name in merging)
+    return stages[: next(whole, None)]
+
+
+def _ends_many(stage: StageHistory, merging: Set[str]) -> bool:
+    """Return whether so many rows ended at a stage that it has to run by itself. What ends at a
+    whole stage, or behind one, always rejects a plan.
+    """
+    return stage.rows_ended > (0 if stage.step in merging else MOST_ENDED * stage.input_rows)
 
 
 def _may_write(

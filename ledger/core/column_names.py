@@ -16,6 +16,8 @@ ROOT = "_ackledger_root"
 ROOTS = "_ackledger_roots"
 PARENT = "_ackledger_parent"
 INPUT = "_ackledger_input"
+# Of a row within a plan that comes from several records: their number, and XOR and sum of hashes.
+NUMBERS = ("_ackledger_records", "_ackledger_xor", "_ackledger_sum")
 ERROR = "_ackledger_error"
 RAW = "_ackledger_raw"
 NAMES = "_ackledger_names"  # the columns of the record's file, where they are read by name

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, Protocol
 
+from ledger.deltas.stored import LOW_BITS
+
 
 @dataclass(frozen=True)
 class AnchorPart:
@@ -161,8 +163,8 @@ class Numbers:
     """Count, XOR and sum of the records' hashes, of type bigint.
 
     XOR alone does not see a record that is there twice, and count and XOR of hashes together with
-    their sum are a multiset hash (Clarke et al., ASIACRYPT 2003). The sum is of 32 bits of each
-    hash, so it does not overflow below 2^31 rows.
+    their sum are a multiset hash (Clarke et al., ASIACRYPT 2003). The sum is of the ``LOW_BITS`` of
+    each hash, as in a ``Checksum``, so it does not overflow below 2^32 rows.
     """
 
     names: tuple[str, ...] = ("records", "xor", "sum")
@@ -173,7 +175,7 @@ class Numbers:
 
     def of_one(self, record_id: str) -> list[str]:
         hashed = f"xxhash64({record_id})"
-        values = "1L", hashed, f"({hashed} & {0xFFFFFFFF}L)"
+        values = "1L", hashed, f"({hashed} & {LOW_BITS}L)"
         return [f"CASE WHEN {record_id} IS NOT NULL THEN {value} ELSE 0L END" for value in values]
 
     def of_two(self, left: str, right: str) -> list[str]:
@@ -194,6 +196,37 @@ class Numbers:
         return _zeroed(columns)
 
 
+@dataclass
+class RowNumbers:
+    """The ``Numbers`` of a stage's rows as one struct. An id is a struct, such as a stage's row of
+    its input; its hash is that of its fields one after the other.
+    """
+
+    id_type: str
+    names: tuple[str, ...] = ("numbers",)
+
+    def none(self) -> list[str]:
+        return _struct(NUMBERS.none())
+
+    def of_one(self, record_id: str) -> list[str]:
+        return _struct(NUMBERS.of_one(record_id))
+
+    def of_two(self, left: str, right: str) -> list[str]:
+        return _struct(NUMBERS.of_two(left, right))
+
+    def merged(self, parts: Sequence[Sequence[str]]) -> list[str]:
+        return _struct(NUMBERS.merged([_fields(column) for (column,) in parts]))
+
+    def collected_ids(self, record_id: str) -> list[str]:
+        return _struct(NUMBERS.collected_ids(record_id))
+
+    def collected(self, columns: Sequence[str]) -> list[str]:
+        return _struct(NUMBERS.collected(_fields(columns[0])))
+
+    def finished(self, columns: Sequence[str]) -> list[str]:
+        return [f"coalesce({columns[0]}, {self.none()[0]})"]
+
+
 LISTS: Form = Lists()
 NUMBERS: Form = Numbers()
 _NO_IDS = "CAST(array() AS array<bigint>)"
@@ -205,3 +238,16 @@ def _list_of_one(record_id: str) -> str:
 
 def _zeroed(columns: Sequence[str]) -> list[str]:
     return [f"coalesce({column}, 0L)" for column in columns]
+
+
+def _struct(columns: Sequence[str]) -> list[str]:
+    """Return count, XOR and sum as one column."""
+    fields = ", ".join(
+        f"'{name}', {column}" for name, column in zip(NUMBERS.names, columns, strict=True)
+    )
+    return [f"named_struct({fields})"]
+
+
+def _fields(column: str) -> list[str]:
+    """Return count, XOR and sum of one column."""
+    return [f"{column}.{name}" for name in NUMBERS.names]

@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-from pyspark.sql.types import ArrayType
 
 from ledger.core.column_names import ANCHOR
 from ledger.errors import CarryError
@@ -65,9 +64,9 @@ class Following:
     """Follows the records of a function's inputs to the frames that the function returns.
 
     ``function``: its name, for messages.
-    ``inputs``: frames by name, each with a column ``id_column``: the id of the row's record, or a
-    list of the ids of its records.
-    ``form``: the columns that hold the ids of a row with several records.
+    ``inputs``: frames by name, each with a column ``id_column``: the id of the row's record, or the
+    column of ``form`` that names several records.
+    ``form``: the columns that name the records of a row with several records.
 
     ``bare``: the inputs without their ids, with which the function is called.
     ``carrier``: rewrites the plans of the frames given to ``carried``, and notes their operations.
@@ -84,7 +83,7 @@ class Following:
         self.carrier = Carrier(self.catalyst, form, self._input_of, self._place)
         self.bare = [self._without_id(name, number) for number, name in enumerate(inputs)]
         ids = [frame.schema[id_column].dataType for frame in inputs.values()]
-        self._is_list = [isinstance(each, ArrayType) for each in ids]
+        self._is_id = [each.simpleString() == form.id_type for each in ids]
         for frame in self.bare:
             self.sites.close(frame)
 
@@ -186,7 +185,7 @@ class Following:
         # Under a new expression id each time: the sides of a self-join have different ones.
         named = self.catalyst.named([ids])
         inner, own = self.catalyst.extended(project.child(), project.projectList(), named)
-        anchors = Anchors((AnchorPart(not self._is_list[number], tuple(own)),))
+        anchors = Anchors((AnchorPart(self._is_id[number], tuple(own)),))
         return self.catalyst.with_children(node, [inner]), anchors
 
     def with_column(

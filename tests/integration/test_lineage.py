@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ledger.deltas.stored import LOW_BITS
 from ledger.lineage.anchors import NUMBERS
 from ledger.lineage.carry import carry
 from tests.support.carried import FIRST, SCHEMA, SECOND, carried_rows, counted, frame_of
@@ -139,7 +140,7 @@ def test_numbers_agree_with_lists(spark, name):
     for k, v, records in OPERATIONS[name].by_hand(*inputs):
         values = [hashes[record] for record in records]
         xor = reduce(xor_of, values, 0)
-        expected[k, v, len(values), xor, sum(value & 0xFFFFFFFF for value in values)] += 1
+        expected[k, v, len(values), xor, sum(value & LOW_BITS for value in values)] += 1
     frames = [frame_of(spark, rows) for rows in inputs]
     numbers = carry(OPERATIONS[name].in_spark, frames, form=NUMBERS).carried
     assert Counter(map(tuple, numbers.collect())) == expected

@@ -22,6 +22,7 @@ from tests.support.order_days import (
     STRANGE,
     Lying,
     add_customers,
+    copies,
     ended,
     orders,
     pipeline,
@@ -153,18 +154,6 @@ def marker_of(folder, rows):
         return False
 
     return rows.where(F.udf(is_there, "boolean")("id"))
-
-
-def copies(numbers):
-    """Rows of which some orders come another number of times than once."""
-
-    def changed(rows):
-        times = F.lit(1)
-        for order, number in numbers.items():
-            times = F.when(F.col("id") == order, number).otherwise(times)
-        return rows.withColumn("copy", F.explode(F.array_repeat(F.lit(1), times))).drop("copy")
-
-    return changed
 
 
 LIES = {

@@ -85,8 +85,10 @@ STRANGE = (
 )
 
 
-def ended(run, day):
-    """Run a day, and return what the ledger has of it, and the day's rows in the sink."""
+def ended(run, day, by="id"):
+    """Run a day, and return what the ledger has of it, and the day's rows in the sink, in order of
+    a column.
+    """
     batch = run.open_day(day)
     run_steps(run.job, batch.batch_id, lambda *_: None)
     settle_and_follow(run.job, batch.batch_id)
@@ -98,11 +100,11 @@ def ended(run, day):
     drops = ledger.rows(DROPS, b=batch.batch_id)
     dropped = {(row.step, bare(row.reason)): row.records for row in drops}
     counts = [tuple(row) for row in ledger.rows(DELTAS, b=batch.batch_id)]
-    return failures, dropped, counts, published(run, batch.batch_id)
+    return failures, dropped, counts, published(run, batch.batch_id, by)
 
 
-def published(run, batch_id):
-    """Rows of a batch in the sink's folder, in order."""
+def published(run, batch_id, by="id"):
+    """Rows of a batch in the sink's folder, in order of a column."""
     (staged,) = run.ledger.rows(
         "SELECT folder FROM step_run WHERE batch_id = :b AND step = 'out' AND state = 'committed'",
         b=batch_id,
@@ -118,8 +120,8 @@ def published(run, batch_id):
         " USING (message_id) WHERE failed_root.batch_id = :b",
         b=batch_id,
     )
-    assert not {row["id"] for row in rows} & {json.loads(row.content)["id"] for row in lost}
-    return sorted(rows, key=lambda row: row["id"])
+    assert not {row.get("id") for row in rows} & {json.loads(row.content)["id"] for row in lost}
+    return sorted(rows, key=lambda row: row[by])
 
 
 def plans(run):
@@ -156,6 +158,18 @@ def without(number):
 def swapped(rows):
     """One order less and another one twice: as many rows as before."""
     return rows.where("id <> 200").unionByName(rows.where("id = 201"))
+
+
+def copies(numbers):
+    """Rows of which some orders come another number of times than once."""
+
+    def changed(rows):
+        times = F.lit(1)
+        for order, number in numbers.items():
+            times = F.when(F.col("id") == order, number).otherwise(times)
+        return rows.withColumn("copy", F.explode(F.array_repeat(F.lit(1), times))).drop("copy")
+
+    return changed
 
 
 def add_customers(folder, lines):

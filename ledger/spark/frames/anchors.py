@@ -1,6 +1,7 @@
 """Anchors, the records that each row of a stage comes from: their columns, counts and checks."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -10,7 +11,19 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ledger.core.column_names import ANCHOR, ANCHORS, DROPPED, FAILED, INPUT, PARENT, PREFIX, ROOT
+from ledger.core.column_names import (
+    ANCHOR,
+    ANCHORS,
+    DROPPED,
+    FAILED,
+    INPUT,
+    NUMBERS,
+    PARENT,
+    POSITION,
+    PREFIX,
+    ROOT,
+)
+from ledger.deltas.stored import Checksum
 from ledger.errors import StageError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep
@@ -25,8 +38,8 @@ def anchor_type(step: StageStep) -> str:
 
 
 def stored_anchor(frame: DataFrame) -> list[Column]:
-    """Return ``_anchor`` of a stage's output as columns that store well: flat for one record, else
-    a sorted list.
+    """Return ``_anchor`` of a stage's output as columns that store well: a sorted list of records,
+    or else the fields of one record, or of the numbers of several.
     """
     anchor = frame.schema[ANCHOR].dataType
     if isinstance(anchor, T.ArrayType):
@@ -62,6 +75,11 @@ class Rooting:
 
     def check(self) -> None:
         """Raise StageError if a row was written with an invalid anchor."""
+
+    @property
+    def records(self) -> Checksum:
+        """Checksum of the records that the rows come from."""
+        return self.wrote.checksum
 
     @property
     def anchors(self) -> int:
@@ -121,6 +139,53 @@ class OptionalRoot(OneRoot):
     def _count(self, frame: DataFrame) -> Column:
         """Count rows that go on and have a root."""
         return F.count_if(F.col(ROOT).isNotNull() & _goes_on(frame))
+
+
+_RECORDS, _BARE = "records", "bare"  # records of all rows; rows that come from no record
+
+
+class NumberedRoots(Rooting):
+    """Counts and checks rows with ``NUMBERS``, which several records may have, within a plan."""
+
+    def __init__(self, step: StageStep):
+        self._stage = step.name
+        bare = {_BARE: lambda rows: F.count_if(F.col(NUMBERS[0]) < 1)}
+        self.wrote = record_witness(NUMBERS, bare)
+
+    @property
+    def records(self) -> Checksum:
+        """Checksum of the records that the rows come from."""
+        return records_of(self.wrote)
+
+    def check(self) -> None:
+        """Raise StageError if a row comes from no record."""
+        bare = self.wrote.counted[_BARE]
+        if bare:
+            raise StageError(f"stage {self._stage!r} returned {bare} rows that come from no record")
+
+
+def record_witness(
+    columns: Collection[str], counting: Mapping[str, Callable[[DataFrame], Column]] | None = None
+) -> Witness:
+    """Return a witness of the records that rows come from, for ``records_of``.
+
+    ``columns``: of the rows: ``NUMBERS``, or ``ROOT`` and ``POSITION``.
+    ``counting``: further counts, as for ``Witness``.
+    """
+    if NUMBERS[0] not in columns:
+        return Witness(ROOT, POSITION, counting=counting)
+    records, xor, total = NUMBERS
+    number = {_RECORDS: lambda rows: F.coalesce(F.sum(records), F.lit(0))}
+    return Witness(
+        mixing=lambda rows: (F.bit_xor(xor), F.sum(total)),
+        counting={**(counting or {}), **number},
+    )
+
+
+def records_of(witness: Witness) -> Checksum:
+    """Return the checksum of the records that rows come from. Each record counts once a row."""
+    wrote = witness.checksum
+    return replace(wrote, rows=witness.counted.get(_RECORDS, wrote.rows))
 
 
 class Roots(Rooting):
@@ -185,6 +250,8 @@ def rooting(pipeline: Pipeline, step: StageStep, columns: Collection[str]) -> Ro
     graph = pipeline.graph
     if not graph.tracks(step.name):
         return Rooting()
+    if NUMBERS[0] in columns:
+        return NumberedRoots(step)
     if ANCHORS in columns:
         return Roots(step, pipeline.max_anchors)
     return OptionalRoot(step) if graph.root_is_optional(step.name) else OneRoot(step)

@@ -15,8 +15,10 @@ from ledger.core.column_names import (
     FILE,
     INPUT,
     MESSAGE,
+    NUMBERS,
     PARENT,
     POSITION,
+    PREFIX,
     RAW,
     ROOT,
     ROOTS,
@@ -104,8 +106,11 @@ def passed_on(rows: DataFrame) -> DataFrame:
 def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
     """Return tracked input rows as a stage gets them: user columns and ``_anchor`` (root, parent
     position), in a stage of several inputs with the input's name; ``as_list`` as a list of these,
-    as in whole stages and downstream of them.
+    as in whole stages and downstream of them. Within a plan, a row may have ``NUMBERS`` instead.
     """
+    if NUMBERS[0] in rows.columns:
+        numbers = (F.col(name).alias(name.removeprefix(PREFIX)) for name in NUMBERS)
+        return rows.select(*user_columns(rows), F.struct(*numbers).alias(ANCHOR))
     others = [F.col(POSITION).alias("parent")]
     others += [F.col(INPUT).alias("input")] if INPUT in rows.columns else []
     if ROOTS in rows.columns:

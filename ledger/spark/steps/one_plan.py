@@ -20,18 +20,20 @@ from pyspark.sql import functions as F
 
 from ledger.batch.one_plans import OpenedPlan, PlannedSteps, commit_plan
 from ledger.batch.step_runs import Record, StepOutput
-from ledger.core.column_names import ANCHORS, PARENT, POSITION
+from ledger.batch.whole import note_whole
+from ledger.core.column_names import ANCHORS, NUMBERS, PARENT, POSITION, ROOT
 from ledger.deltas.portions import Output, PassedOn, Portion, Reading, fold_in_plan
 from ledger.deltas.rows import Longs
 from ledger.deltas.stored import Checksum
 from ledger.deltas.unarrived import UnarrivedRows
 from ledger.errors import FencedError, RejectedPlanError, UnavailableError
+from ledger.lineage.anchors import RowNumbers
 from ledger.pipeline.steps import StageStep
 from ledger.spark.actions import noting_actions
 from ledger.spark.failures import recorded, translated
 from ledger.spark.folding.fold import fold
 from ledger.spark.folding.outcome import FoldOutcome
-from ledger.spark.frames.anchors import Rooting, rooting
+from ledger.spark.frames.anchors import Rooting, anchor_type, rooting
 from ledger.spark.frames.inputs import input_frames, passed_on
 from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.stored import local_rows, read_files
@@ -73,12 +75,15 @@ class _OnePlan:
     """One try of a plan.
 
     ``borders``: what was counted of the rows of each stage that does not write them.
+    ``by_row``: the stages before the first whole one. A second run has only some of the rows, so it
+    ends there.
     """
 
     job: Job
     plan: OpenedPlan
     steps: PlannedSteps
     borders: list[Rooting] = field(default_factory=list)
+    by_row: Sequence[StageStep] = ()
 
     @property
     def stages(self) -> Sequence[StageStep]:
@@ -111,9 +116,16 @@ class _OnePlan:
         """Write the rows of the last step, and count those of the others on their way."""
         job, sink, run = self.job, self.steps.sink, self.plan.runs[-1]
         frames = input_frames(job, self.plan.runs[0])
-        last = self.stages[-1]
-        for step, own in zip(self.stages, arguments, strict=True):
-            rows = self._output(step, frames, own).rows
+        last, reaching = self.stages[-1], None
+        for place, (step, own) in enumerate(zip(self.stages, arguments, strict=True)):
+            output = self._output(step, frames, own)
+            gathering = [*map(str, output.gathering)]
+            note_whole(job.database, job.pipeline, self.plan.runs[place], gathering)
+            if reaching is None and gathering:
+                (reaching,) = frames.values()
+            if reaching is None:
+                self.by_row = self.stages[: place + 1]
+            rows = output.rows
             if step is not last or sink is not None:
                 border = rooting(job.pipeline, step, rows.columns)
                 self.borders.append(border)
@@ -121,7 +133,7 @@ class _OnePlan:
         end: PlanEnd = StageEnd(job, run, last)
         if sink is not None:
             (rows,) = frames.values()
-            end = SinkEnd(job, run, sink, self.plan.runs[-2], last)
+            end = SinkEnd(job, run, sink, self.plan.runs[-2], last, reaching)
         for place, border in enumerate(self.borders):
             if border.wrote.occurrences(rows) != 1:
                 raise RejectedPlanError(
@@ -136,32 +148,40 @@ class _OnePlan:
     def _output(
         self, step: StageStep, frames: Mapping[str, DataFrame], arguments: Mapping[str, Any]
     ) -> StageOutput:
+        form = None if self.steps.sink is None else RowNumbers(anchor_type(step))
         with noting_actions(next(iter(frames.values()))) as actions:
-            output = stage_output(self.job.pipeline, step, frames, arguments)
+            output = stage_output(self.job.pipeline, step, frames, arguments, form)
         if actions.uses_rows:  # it might ask for other rows the second time
             raise RejectedPlanError(
                 f"stage {step.name!r} asks for rows ({actions}) before it returns its frame"
             )
-        if output.gathering:
-            raise RejectedPlanError(
-                f"stage {step.name!r} has {output.gathering[0]}, which needs all rows of its input"
-            )
-        if ANCHORS in output.rows.columns:
+        columns, writes = output.rows.columns, step.name == self.steps.names[-1]
+        if ANCHORS in columns and not writes:
             raise RejectedPlanError(f"a row of stage {step.name!r} may come from several records")
+        if NUMBERS[0] in columns and ROOT in columns:
+            raise RejectedPlanError(
+                f"stage {step.name!r} marks rows of one record, beside rows of several"
+            )
         return output
 
     def _next_frames(self, step: StageStep, rows: DataFrame) -> Mapping[str, DataFrame]:
-        """Return the rows that a stage hands on. Each keeps its position in the plan's input."""
+        """Return the rows that a stage hands on. Each keeps its position in the plan's input, or
+        the numbers of its records.
+        """
         following = self.steps.names[self.stages.index(step) + 1]
-        handed = passed_on(rows.withColumn(POSITION, F.col(PARENT)))
+        if PARENT in rows.columns:
+            rows = rows.withColumn(POSITION, F.col(PARENT))
+        handed = passed_on(rows)
         return {step.name: self.job.on_read(following, handed)}
 
     def _rerun(self, missing: UnarrivedRows, arguments: Sequence[Mapping[str, Any]]) -> list[Rerun]:
-        """Run the rows that did not arrive through each stage, as far as they come."""
+        """Run the rows that did not arrive through each stage, as far as they come. Raises
+        RejectedPlanError if some come through all stages before the first whole one.
+        """
         reruns = [Rerun() for _ in self.stages]
         if not len(missing.position):
             return reruns
-        names = ", ".join(step.name for step in self.stages)
+        names = ", ".join(step.name for step in self.by_row)
         _log.info("%s: running %s rows again that did not arrive", names, len(missing.position))
         frames = {
             name: rows.join(
@@ -171,8 +191,10 @@ class _OnePlan:
             )
             for name, rows in input_frames(self.job, self.plan.runs[0]).items()
         }
-        for place, (run, step) in enumerate(zip(self.plan.runs, self.stages, strict=False)):
+        for place, (run, step) in enumerate(zip(self.plan.runs, self.by_row, strict=False)):
             output = self._output(step, frames, arguments[place])
+            if output.gathering:
+                raise RejectedPlanError(f"stage {step.name!r} has another plan the second time")
             first = write_output(self.job, step, output.rows, f"{self.job.folder(run)}/rerun")
             arrived, passing = _positions(output_portion(self.job, run, step, first))
             written = [first]
@@ -184,12 +206,18 @@ class _OnePlan:
             reruns[place] = Rerun(written, losses.record(), len(passing))
             if not len(passing):
                 return reruns
-            if place + 1 < len(self.stages):
+            if step is not self.stages[-1]:
                 rows = read_files(self.job.spark, first.manifest)
                 frames = dict(self._next_frames(step, rows))
+        number, others = len(missing.position), self.stages[len(self.by_row) :]
+        if others:
+            raise RejectedPlanError(
+                f"{number:,} rows did not arrive, and end at no stage before {others[0].name!r},"
+                " whose rows depend on which others there are"
+            )
         raise RejectedPlanError(
-            f"{len(missing.position):,} rows arrived only the second time: a stage gives another"
-            " answer to the same rows"
+            f"{number:,} rows arrived only the second time: a stage gives another answer to the"
+            " same rows"
         )
 
     def _inner(
@@ -211,7 +239,7 @@ class _OnePlan:
         first, *drops = [*rerun.written] or [StageFiles(Manifest(()), Checksum())]
 
         def check(outcome: FoldOutcome) -> None:
-            counted = sum((each.checksum for each in drops), border.wrote.checksum)
+            counted = sum((each.checksum for each in drops), border.records)
             marks = border.wrote.failed, border.wrote.dropped
             if (outcome.wrote, first.failed, first.dropped) != (counted, *marks):
                 raise RejectedPlanError(
@@ -224,7 +252,8 @@ class _OnePlan:
 
         border.check()
         outcome = fold(job, run, portions, check)
-        record = posted(Record(input_rows, passed, first.failed), outcome)
+        rows = border.wrote.rows - border.wrote.failed - border.wrote.dropped
+        record = posted(Record(input_rows, rows, first.failed), outcome)
         return StepOutput(
             record, rerun.files.files, outcome.post, outcome.drops, losses=rerun.losses
         )

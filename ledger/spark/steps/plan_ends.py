@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.batch.step_runs import OpenedRun, OperationLoss, Record, StepOutput
-from ledger.core.column_names import PARENT, POSITION, ROOT
+from ledger.core.column_names import NUMBERS, PARENT, POSITION, ROOT
 from ledger.deltas.portions import PassedOn, Reading
 from ledger.deltas.rows import Longs
 from ledger.deltas.stored import Checksum
@@ -21,10 +21,10 @@ from ledger.errors import RejectedPlanError
 from ledger.pipeline.steps import SinkStep, StageStep
 from ledger.spark.folding.fold import fold
 from ledger.spark.folding.outcome import FoldOutcome
-from ledger.spark.frames.misplaced import misplaced_number
+from ledger.spark.frames.anchors import record_witness, records_of
+from ledger.spark.frames.misplaced import counting_misplaced, misplaced_number
 from ledger.spark.frames.refused import plan_of
-from ledger.spark.job import STORED, Job, write_files
-from ledger.spark.sink_tracking import SinkTracking, sink_tracking
+from ledger.spark.job import STORED, Job, Witness, write_files
 from ledger.spark.steps.sink import StagedRows, refused_rows, stage_delivery
 from ledger.spark.tracking import (
     StageFiles,
@@ -129,6 +129,8 @@ class SinkEnd:
 
     ``stage_run``, ``stage``: the last stage, which the sink reads; rows that arrived are read as
     its output.
+    ``reaching``: the rows that reach the plan's first whole stage, with root and position, because
+    rows of several records do not say which these are. None: the plan has no whole stage.
     """
 
     job: Job
@@ -136,7 +138,8 @@ class SinkEnd:
     step: SinkStep
     stage_run: OpenedRun
     stage: StageStep
-    tracking: SinkTracking = field(init=False)
+    reaching: DataFrame | None = None
+    wrote: Witness = field(init=False)
     staged: StagedRows = field(init=False)
 
     def write(self, rows: DataFrame) -> None:
@@ -144,14 +147,14 @@ class SinkEnd:
         job, run, step = self.job, self.run, self.step
         rows = _nullable(rows)
         plan_of(step, job.publisher(step), rows)
-        self.tracking = sink_tracking(job, run, step)
-        self.staged = stage_delivery(job, run, step, rows, self.tracking.wrote)
-        misplaced = misplaced_number(self.tracking.wrote)
+        self.wrote = record_witness(rows.columns, counting_misplaced(step))
+        self.staged = stage_delivery(job, run, step, rows, self.wrote)
+        misplaced = misplaced_number(self.wrote)
         if misplaced:  # computed again, they could be other rows
             raise RejectedPlanError(
                 f"sink {step.name!r} has no folder for {misplaced:,} of its rows"
             )
-        refused = refused_rows(job, run, step, self.staged, self.tracking.wrote)
+        refused = refused_rows(job, run, step, self.staged, self.wrote)
         if refused is not None:
             refused.release()
             raise RejectedPlanError(f"sink {step.name!r} refuses rows of {refused.rows:,} records")
@@ -160,34 +163,32 @@ class SinkEnd:
         """Return the input rows that are not among the staged rows. If there are such rows, the
         plan runs again with no columns but root and position, because no staged file has both.
         """
-        missing = reading.size - self.staged.manifest.rows
-        if missing <= 0:  # ``output`` shows whether these are the same rows
+        missing = reading.size - records_of(self.wrote).rows
+        if missing <= 0:  # ``output`` shows whether these are the same records
             return UnarrivedRows(0, np.empty(0, np.int64), np.empty(0, np.int64))
         require_few(missing, reading.size)
         folder = f"{self.job.folder(self.stage_run)}/arrived"
-        write_files(self.staged.rows.select(ROOT, F.col(POSITION).alias(PARENT)), folder, STORED)
+        rows = self.staged.rows if self.reaching is None else self.reaching
+        write_files(rows.select(ROOT, F.col(POSITION).alias(PARENT)), folder, STORED)
         arrived = StageFiles(take_manifest(folder), Checksum())
         output = output_portion(self.job, self.stage_run, self.stage, arrived)
-        (rows,) = unarrived_rows([reading], output)
-        return rows
+        (unarrived,) = unarrived_rows([reading], output)
+        return unarrived
 
     def output(self, reading: Reading, absent: Longs, rerun: Rerun, input_rows: int) -> StepOutput:
-        """Return what the sink commits: it acks each row that arrived, if the edges of these are
-        those of the rows that its writer got.
+        """Return what the sink commits: it acks each row that arrived, if these are the records of
+        the rows that its writer got.
         """
         edges = edges_of(self.job, self.run)
         arrived = PassedOn(reading.files, edges, reading.size, roots=reading.roots, absent=absent)
-        taken, manifest = self.tracking.wrote.checksum, self.staged.manifest
+        taken, manifest = records_of(self.wrote), self.staged.manifest
 
         def check(outcome: FoldOutcome) -> None:
-            acked = Checksum(
-                outcome.wrote.rows, outcome.posted.acked_xor, outcome.posted.acked_edges
-            )
-            if acked != taken:
+            if outcome.wrote != taken:
                 raise RejectedPlanError(
-                    f"sink {self.step.name!r} took {taken} (sum: tracked rows), and the rows that"
-                    f" arrived are {acked}: a stage gives other rows the second time, or several"
-                    " rows of one"
+                    f"sink {self.step.name!r} took rows of {taken}, and those that arrived are"
+                    f" {outcome.wrote}: a stage gives other rows the second time, or several rows"
+                    " of one"
                 )
 
         outcome = replace(fold(self.job, self.run, [arrived], check), proved=True)
@@ -200,11 +201,12 @@ def _nullable(rows: DataFrame) -> DataFrame:
     that Spark writes says of each column whether it may.
     """
     columns = []
+    number = POSITION if POSITION in rows.columns else NUMBERS[0]
     for each in rows.schema:
         column, kind = F.col(quoted(each.name)), nullable(each.dataType)
-        if each.name != POSITION and not (each.nullable and kind == each.dataType):
+        if each.name != number and not (each.nullable and kind == each.dataType):
             # A condition that is true, which Spark does not know.
-            either = F.when(F.col(POSITION) >= 0, column).otherwise(F.lit(None).cast(kind))
+            either = F.when(F.col(number) >= 0, column).otherwise(F.lit(None).cast(kind))
             column = either.alias(each.name, metadata=each.metadata)
         columns.append(column)
     return rows.select(*columns)

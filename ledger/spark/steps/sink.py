@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun, Record, StepOutput, commit
-from ledger.core.column_names import POSITION
+from ledger.core.column_names import NUMBERS, POSITION
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
@@ -29,7 +29,8 @@ from ledger.store.queries import publications
 class StagedRows:
     """Rows that a sink's run has staged.
 
-    ``rows``: the rows as its writer got them, with ``POSITION``. ``columns``: those that it wrote.
+    ``rows``: the rows as its writer got them, with ``POSITION`` or ``NUMBERS``. ``columns``: those
+    that it wrote.
     """
 
     rows: DataFrame
@@ -82,12 +83,13 @@ def stage_delivery(
 ) -> StagedRows:
     """Stage rows for a sink.
 
-    ``rows``: with the columns of ``input_rows``.
+    ``rows``: with the columns of ``input_rows``; within a plan, ``NUMBERS`` may replace the others.
     ``wrote``: the witness of ``sink_tracking``.
     """
     publisher = job.publisher(step)
     folder = publisher.staging(run.batch.batch_id, run.run_id)
-    delivered = rows.select(*user_columns(rows), *tracking_columns(rows), POSITION)
+    own = [name for name in (POSITION, *NUMBERS) if name in rows.columns]
+    delivered = rows.select(*user_columns(rows), *tracking_columns(rows), *own)
     delivered = job.on_write(step.name, delivered)
     columns = user_columns(delivered)
     columns += tracking_columns(rows) if publisher.keeps_tracking else []

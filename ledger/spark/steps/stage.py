@@ -17,7 +17,7 @@ from ledger.batch.whole import note_whole
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
 from ledger.core.outcomes import Mark
 from ledger.errors import CarryError, StageError
-from ledger.lineage.anchors import RowLists
+from ledger.lineage.anchors import Form, RowLists
 from ledger.lineage.carrier import Operation
 from ledger.lineage.carry import Following
 from ledger.lineage.sql_functions import in_sql, register_functions
@@ -95,11 +95,13 @@ def stage_output(
     step: StageStep,
     frames: Mapping[str, DataFrame],
     arguments: Mapping[str, Any],
+    form: Form | None = None,
 ) -> StageOutput:
     """Call a stage's function, and return its output.
 
     ``frames``: the inputs, from ``input_frames``.
     ``arguments``: the keyword arguments, from ``side_inputs``.
+    ``form``: the columns of a row of several records, if anchors are carried. None: a list.
 
     Frames of a Spark Connect server have no plan here, so functions return their anchors by hand.
     Raises StageError if the output cannot be tracked.
@@ -110,7 +112,7 @@ def stage_output(
             result = step.function(*inputs, **arguments)
             return StageOutput(_unanchored(step, *_output_and_marks(step, result)))
     if step.carries and all(isinstance(rows, ClassicDataFrame) for rows in frames.values()):
-        return _carried(step, frames, arguments)
+        return _carried(step, frames, arguments, form or RowLists(anchor_type(step)))
     as_list = step.anchors == "merged_by_hand" or has_lists(frames)
     inputs = [anchored(rows, as_list=as_list) for rows in frames.values()]
     if step.by_record:
@@ -125,12 +127,11 @@ def stage_output(
 
 
 def _carried(
-    step: StageStep, frames: Mapping[str, DataFrame], arguments: Mapping[str, Any]
+    step: StageStep, frames: Mapping[str, DataFrame], arguments: Mapping[str, Any], form: Form
 ) -> StageOutput:
     """Return the output of an ordinary function, to which anchors are carried."""
     try:
         inputs = {f"input {name!r}": anchored(rows) for name, rows in frames.items()}
-        form = RowLists(anchor_type(step))
         following = Following(f"stage {step.name!r}", inputs, form)
         with following.watching(), explained_anchors(step, following.bare[0], "carried"):
             frame, marks = _output_and_marks(step, step.function(*following.bare, **arguments))

@@ -14,7 +14,9 @@ class StageHistory:
     """Counts of a stage or sink in the last settled batch of its pipeline.
 
     ``multiplies``: whether an input row had several output rows, marked ones included.
-    ``rows_ended``, ``input_rows``: how many of its input rows had no output row that went on.
+    ``rows_ended``, ``input_rows``: how many of its input rows had no output row that went on. From
+    a whole stage on, a row may go on within another: there ``rows_ended`` is how many records
+    failed or were dropped.
     ``failed_rows``: how many rows it marked as failed; how many records a sink refused.
     """
 
@@ -40,9 +42,13 @@ def stage_history(connection: Connection, pipeline_id: int, before: int) -> list
         )
         SELECT r.step,
                r.output_rows + r.failed_rows + coalesce(d.records, 0) > r.acked_edges AS multiplies,
-               greatest(r.input_rows - r.output_rows, 0) AS rows_ended, r.input_rows,
-               r.failed_rows
+               CASE WHEN s.merges THEN coalesce(d.records, 0) + (
+                   SELECT count(*) FROM failed_root f
+                   WHERE f.batch_id = r.batch_id AND f.step = r.step)
+                 ELSE greatest(r.input_rows - r.output_rows, 0) END AS rows_ended,
+               r.input_rows, r.failed_rows
         FROM earlier JOIN step_run r USING (batch_id)
+        JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
         LEFT JOIN LATERAL (
           SELECT sum(records) AS records FROM step_run_drop WHERE step_run_id = r.step_run_id
         ) d ON true
