@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.deltas.stored import LOW_BITS
-from ledger.lineage.anchors import NUMBERS
-from ledger.lineage.carry import carry
+from ledger.lineage.anchors import NUMBERS, RowNumbers
+from ledger.lineage.carry import Following, carry
 from tests.support.carried import FIRST, SCHEMA, SECOND, carried_rows, counted, frame_of
 from tests.support.relations import OPERATIONS, Rows
 
@@ -144,6 +144,44 @@ def test_numbers_agree_with_lists(spark, name):
     frames = [frame_of(spark, rows) for rows in inputs]
     numbers = carry(OPERATIONS[name].in_spark, frames, form=NUMBERS).carried
     assert Counter(map(tuple, numbers.collect())) == expected
+    as_struct = carry(OPERATIONS[name].in_spark, frames, form=RowNumbers("bigint")).carried
+    fields = as_struct.select("k", "v", "_anchor.*")
+    assert Counter(map(tuple, fields.collect())) == expected
+
+
+def test_numbers_of_groups_are_grouped_again(spark):
+    """Rows that already have numbers may be grouped, joined and united as if they had lists."""
+
+    def totals(rows):
+        return rows.groupBy("k", "v").count()
+
+    def again(groups):
+        outer = groups.where("k = 1").join(groups.selectExpr("v AS w"), F.col("v") == F.col("w"))
+        return outer.select("k").unionByName(groups.select("k")).groupBy("k").count()
+
+    kind = "struct<root:bigint,parent:bigint>"
+    ids = F.struct(F.col("_anchor").alias("root"), F.col("v").alias("parent")).alias("_anchor")
+    rows = frame_of(spark, FIRST).select("k", "v", ids)
+    expected = Counter()
+    for k, hashed in rows.selectExpr("k", "xxhash64(_anchor.root, _anchor.parent)").collect():
+        expected[k] += hashed & LOW_BITS
+    form = RowNumbers(kind)
+
+    def followed(function, frame):
+        following = Following("function", {"rows": frame}, form)
+        with following.watching():
+            result = function(*following.bare)
+        return following.carried(result, ["_anchor"], id_alone=True)
+
+    first = followed(totals, rows)
+    assert first.schema["_anchor"].dataType.simpleString() == (
+        "struct<records:bigint,xor:bigint,sum:bigint>"
+    )
+    per_key = followed(lambda groups: groups.groupBy("k").count(), first)
+    assert {row.k: row._anchor.sum for row in per_key.collect()} == expected
+    assert sum(row._anchor.records for row in per_key.collect()) == len(FIRST)
+    twice = {row.k: row._anchor.records for row in followed(again, first).collect()}
+    assert twice == {1: 9, 2: 1, 3: 1, 4: 2, None: 2}
 
 
 # What is done with the rows of an outer join.

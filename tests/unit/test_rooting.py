@@ -3,7 +3,15 @@
 import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.spark.frames.anchors import OneRoot, OptionalRoot, Rooting, Roots, rooting
+from ledger.core.column_names import NUMBERS
+from ledger.spark.frames.anchors import (
+    NumberedRoots,
+    OneRoot,
+    OptionalRoot,
+    Rooting,
+    Roots,
+    rooting,
+)
 
 
 def declared(track=None):
@@ -46,3 +54,9 @@ def test_how_rows_are_rooted(track, kinds):
         name: type(rooting(pipeline, pipeline.step(name), columns.get(name, []))) for name in kinds
     }
     assert kinds_of == kinds
+
+
+def test_rows_within_a_plan_may_have_numbers():
+    """They have neither a root nor a list of them."""
+    pipeline = declared()
+    assert isinstance(rooting(pipeline, pipeline.step("total"), NUMBERS), NumberedRoots)
