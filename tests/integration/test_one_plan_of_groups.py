@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
+from ledger import PostgresSink
 from ledger.batch import one_plans
 from ledger.batch.one_plans import plans_of
 from ledger.batch.records.trace import Fate, trace
@@ -32,7 +33,7 @@ from tests.support.order_days import (
     write_day,
 )
 from tests.support.order_days import ended as ended_by
-from tests.support.order_totals import KINDS, STEPS, pipeline, sums
+from tests.support.order_totals import KINDS, STEPS, alone, pipeline, sums
 from tests.support.runner import Runner
 
 GOOD = {step: StageHistory(step, False, 0, ORDERS) for step in STEPS}
@@ -70,7 +71,7 @@ def single(runner, kind=sums, day=1):
     """What a day leaves if its steps run one by one. It is run once."""
     key = kind.__name__, day
     if key not in _SINGLE:
-        _SINGLE[key] = ended(runner(pipeline(kind, one_plan=False)), day)
+        _SINGLE[key] = ended(runner(alone(kind)), day)
     return _SINGLE[key]
 
 
@@ -284,8 +285,7 @@ def test_a_total_that_fails(runner, days, history):
     run = runner(pipeline(sums, named=named))
     result = ended(run, 0)
     assert plans(run) == [(STEPS, True)]
-    alone = runner(pipeline(sums, named=named, one_plan=False))
-    assert result == ended(alone, 0)
+    assert result == ended(runner(alone(sums, named=named)), 0)
     assert len(result[0]) == 57
 
 
@@ -295,10 +295,40 @@ def test_groups_of_any_size(runner, days, history):
     failures, _, _, rows = ended(run, 0)
     assert plans(run) == [(STEPS, False)]
     assert (failures, rows) == (single(runner, day=0)[0], single(runner, day=0)[-1])
-    alone = runner(pipeline(sums, max_anchors=10, one_plan=False))
-    batch = alone.open_day(0, "alone")
+    one_by_one = runner(alone(sums, max_anchors=10))
+    batch = one_by_one.open_day(0)
     with pytest.raises(StageError, match="a row of 58 records, max_anchors is 10"):
-        run_steps(alone.job, batch.batch_id, lambda *_: None)
+        run_steps(one_by_one.job, batch.batch_id, lambda *_: None)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_totals_in_a_table(runner, days, history, warehouse, refuses):
+    """A sink whose staged files say which records a row comes from. If the table refuses a row, all
+    orders of the total fail, which only their list can name.
+    """
+    results = []
+    for flow in (pipeline, alone):
+        name = flow.__name__
+        check = " CHECK (customer <> 3)" if refuses else ""
+        warehouse.do(
+            f"CREATE TABLE {name} (customer bigint{check}, orders bigint, cents bigint,"
+            " last bigint, name text, ackledger_batch bigint NOT NULL)"
+        )
+        run = runner(flow(sums, sink=PostgresSink(warehouse.url, name)))
+        batch = run.open_day(0)
+        run_steps(run.job, batch.batch_id, lambda *_: None)
+        settle_and_follow(run.job, batch.batch_id)
+        failures = run.ledger.rows(
+            "SELECT step, cause, count(*) AS records FROM failed_root WHERE batch_id = :b"
+            " GROUP BY step, cause",
+            b=batch.batch_id,
+        )
+        rows = warehouse.rows(f"SELECT customer, orders, cents, last, name FROM {name} ORDER BY 1")
+        results.append(([tuple(row) for row in failures], rows))
+    assert plans(run) == [(STEPS, refuses)]
+    assert results[0] == results[1]
+    assert results[0][0] == ([("out", "refused", 57)] if refuses else [])
+    assert len(results[0][1]) == (6 if refuses else 7)
 
 
 def test_the_total_of_no_rows(runner, days, history):
@@ -314,14 +344,13 @@ def test_the_total_of_no_rows(runner, days, history):
     assert "come from no record" in rejected(run)
 
 
-def test_a_plan_that_ends_with_a_group(runner, days, monkeypatch):
+def test_a_plan_that_ends_with_a_group(runner, days):
     """Two sinks read the rows behind the plan: the group writes a list of each row's records."""
-    results = []
-    for one_plan in (True, False):
-        run = runner(pipeline(sums, beside=True, one_plan=one_plan))
-        results.append([ended(run, day) for day in (0, 1)])
-        assert plans(run) == ([(STEPS[:3], False)] if one_plan else [])
-    assert results[0] == results[1]
+    run = runner(pipeline(sums, beside=True))
+    results = [ended(run, day) for day in (0, 1)]
+    assert plans(run) == [(STEPS[:3], False)]
+    one_by_one = runner(alone(sums, beside=True))
+    assert results == [ended(one_by_one, day) for day in (0, 1)]
 
 
 @pytest.fixture

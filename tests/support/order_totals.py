@@ -43,14 +43,14 @@ KINDS = {
 }
 
 
-def pipeline(totals, *, named=None, sink=None, beside=False, **options):
+def pipeline(totals, *, name="planned", named=None, sink=None, beside=False, **options):
     """Two stages that fail, drop and lose orders, a whole stage and one behind it.
 
     ``totals``: what the whole stage returns for its orders. ``named``: what the stage behind it
-    returns for these. ``sink``: the sink; None: a folder. ``beside``: whether another sink reads
-    the whole stage.
+    returns for these. ``name``: of the pipeline, and of its sinks' folder. ``sink``: the sink;
+    None: a folder. ``beside``: whether another sink reads the whole stage.
     """
-    flow = Pipeline("orders", **options)
+    flow = Pipeline(name, **options)
     days = FileSource("{{ interval_start | ds }}/*.jsonl", format="json", schema=SCHEMA)
     flow.source("orders", days)
     flow.reference("customers", FileSource("customers.csv", schema=CUSTOMER))
@@ -75,7 +75,12 @@ def pipeline(totals, *, named=None, sink=None, beside=False, **options):
     whole.__name__, behind.__name__ = "totals", "named"
     flow.stage(reads="with_country")(whole)
     flow.stage(reads="totals")(behind)
-    flow.sink("out", sink or ParquetSink("out"), reads="named")
+    flow.sink("out", sink or ParquetSink(f"{name}/out"), reads="named")
     if beside:
-        flow.sink("more", ParquetSink("more"), reads="totals")
+        flow.sink("more", ParquetSink(f"{name}/more"), reads="totals")
     return flow
+
+
+def alone(totals, **options):
+    """The same pipeline under another name, whose steps run one by one."""
+    return pipeline(totals, name="alone", one_plan=False, **options)
