@@ -17,6 +17,7 @@ from ledger.deltas.stored import Checksum
 from ledger.errors import StageError
 from ledger.execution import run_steps, settle_and_follow
 from ledger.spark.job import Job
+from ledger.store.queries import batches
 from ledger.store.queries.one_plans import StageHistory
 from tests.support.order_days import (
     ORDERS,
@@ -361,9 +362,16 @@ def tried_of(days, database, settings, monkeypatch):
 
     def tried_of(flow, histories):
         monkeypatch.setattr(one_plans, "history_of", lambda connection, batch: histories)
-        run = Runner(Job(None, database, settings, flow.with_whole(["totals"])))
+        run = Runner(Job(None, database, settings, flow))
         batch = run.open_day(0)
-        planned = plans_of(database, run.job.pipeline, batch.batch_id)
+
+        def note_whole(connection):
+            steps = flow.with_whole(["totals"]).topology()
+            version = batches.declare_steps(connection, batch.pipeline_id, steps)
+            batches.set_steps(connection, batch.batch_id, version)
+
+        database.transact(note_whole)
+        planned = plans_of(database, flow, batch.batch_id)
         return [steps.names for steps in planned]
 
     return tried_of
