@@ -8,6 +8,7 @@ import pytest
 
 from ledger.batch import publishing
 from ledger.batch.publishing import Published, publication_errors, publish
+from ledger.core.run_request import Interval
 from ledger.errors import LostFileError, StageError, UnavailableError
 from ledger.sinks.base import Delivery, require_staged
 from ledger.sinks.staged_files import record_batches
@@ -76,8 +77,8 @@ def explained(monkeypatch):
     a DAG of that name. ``included_in``: states that include batch 1."""
 
     def explain(error, dag="", pipeline=PIPELINE, included_in=()):
-        interval = {"interval_start": START, "interval_end": START + timedelta(days=1)}
-        batches = {1: SimpleNamespace(dag_id=dag, params={}, **interval)}
+        interval = Interval(START, START + timedelta(days=1))
+        batches = {1: SimpleNamespace(dag_id=dag, interval=interval)}
         monkeypatch.setattr(publishing.batches, "get_batch", lambda _, number: batches[number])
         monkeypatch.setattr(publishing.checkpoints, "committed_of", lambda *_: included_in)
         row = SimpleNamespace(batch_id=2, original_id=1, sink="orders")
