@@ -108,6 +108,48 @@ def test_a_total_that_lacks_a_record_is_called_incomplete(spark):
     assert "its rows were replaced by those of a later batch or run" in text
 
 
+def branching(least):
+    """A branch that loses order 2, and one with a total of all orders from ``least`` on."""
+    pipeline = Pipeline("shop", guarantee="exactly_once", max_replays=2)
+    pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @pipeline.stage(reads="orders", filters="lost")
+    def checked(orders):
+        return orders.where(F.col("id") != 2)
+
+    @pipeline.stage(reads="orders")
+    def counted(orders):
+        return orders.where(F.col("id") >= least).groupBy("customer").count()
+
+    pipeline.sink("log", ParquetSink("log"), reads="checked")
+    pipeline.sink("sales", ParquetSink("sales"), reads="counted")
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [
+        (
+            1,
+            "published 1 row, withheld 1 row of failed records. They lack 1 failed record of batch",
+        ),
+        (3, "published 2 rows"),
+    ],
+)
+def test_only_a_sink_that_lacks_a_record_is_called_incomplete(spark, least, words):
+    """A sink lacks a record that failed before it. It lacks one that failed in another branch if it
+    withholds a row of it. A total without a row of the record is complete.
+    """
+    orders = {"orders": SHOP["orders"]}
+    result = testing.run_batch(branching(least), orders, spark=spark)
+    assert [(record.step, record.content["id"]) for record in result.failed] == [("checked", 2)]
+    lines = report(summarize(result.lab.database, result.batch_id), ())
+    said = {line.partition(":")[0].strip(): line for line in lines if "sink " in line}
+    assert "sink log: published 4 rows. They lack 1 failed record of batch" in said["sink log"]
+    assert f"sink sales: {words}" in said["sink sales"]
+    assert ("They lack" in said["sink sales"]) is (least == 1)
+
+
 def test_a_poison_before_the_total(spark):
     """The total lacks it, from the start to the replay that leaves it out: nothing is failed then,
     and nothing to replay.

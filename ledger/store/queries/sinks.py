@@ -15,7 +15,8 @@ class SinkRows:
     ``published_rows``: None until they are counted.
     ``staged_rows``: None: its step is not committed.
     ``other_batch_id``: a replay, or the original, whose publication a combine's sink shows.
-    ``failed``: number of records that it waits for.
+    ``failed``: number of failed records that it waits for or lacks. It lacks those that failed at a
+    step that feeds it. If it withholds rows, it lacks those of all sources that feed it.
     ``replayable``: whether a replay would take some of these now.
     ``due``: whether ``ackledger publish`` goes on with it.
     ``holds``: whether its batch publishes nothing while a record is failed.
@@ -46,13 +47,19 @@ class SinkRows:
 def of_batch(connection: Connection, batch_id: int) -> list[SinkRows]:
     """Return the sinks of a batch, in order."""
     statement = text("""
+        WITH RECURSIVE feeding (sink, step) AS (
+          SELECT name, name FROM batch_step WHERE batch_id = :id AND kind = 'sink'
+          UNION
+          SELECT f.sink, r.step FROM feeding f
+          JOIN batch_step t ON t.batch_id = :id AND t.name = f.step
+          CROSS JOIN LATERAL jsonb_array_elements_text(t.declaration -> 'reads') r (step)
+        )
         SELECT s.name AS sink, b.batch_id, b.family_id AS original_id, b.status::text AS status,
                s.after, s.stateful,
                b.publish = 'complete' AS holds,
                EXISTS (SELECT FROM batch_step c WHERE c.batch_id = s.batch_id AND c.partial
                        AND s.declaration -> 'reads' ? c.name) AND b.publish <> 'complete' AS early,
-               EXISTS (SELECT FROM batch_step w WHERE w.batch_id = b.batch_id AND w.merges)
-                 AS whole,
+               w.whole,
                r.output_rows AS staged_rows, x.state, x.rows AS published_rows, x.withheld_rows,
                o.batch_id AS other_batch_id, o.rows AS other_rows,
                m.failed, m.replayable,
@@ -61,6 +68,8 @@ def of_batch(connection: Connection, batch_id: int) -> list[SinkRows]:
                        AND (f.step = s.name OR s.declaration -> 'reads' ? f.step)) AS due
         FROM batch_step s
         JOIN batch b USING (batch_id)
+        CROSS JOIN (SELECT coalesce(bool_or(merges), false) AS whole
+                    FROM batch_step WHERE batch_id = :id) w
         LEFT JOIN step_run r
           ON r.batch_id = s.batch_id AND r.step = s.name AND r.state = 'committed'
         LEFT JOIN LATERAL (
@@ -78,8 +87,15 @@ def of_batch(connection: Connection, batch_id: int) -> list[SinkRows]:
                                   AND coalesce(m.not_before <= now(), true)), false) AS replayable
           FROM failed_message m
           WHERE m.original_batch_id = b.family_id AND m.status IN ('failed', 'replaying')
-            AND (b.publish = 'complete' OR NOT s.after
-                 OR coalesce(s.declaration -> 'awaits' ? m.source, true))) m
+            AND CASE
+              WHEN b.publish = 'complete' THEN true
+              WHEN s.after THEN coalesce(s.declaration -> 'awaits' ? m.source, true)
+              ELSE EXISTS (
+                SELECT FROM feeding f
+                WHERE f.sink = s.name
+                  AND f.step = CASE WHEN w.whole AND coalesce(x.withheld_rows, 0) = 0
+                    THEN (SELECT q.step FROM failed_root q WHERE q.root_id = m.root_id)
+                    ELSE m.source END) END) m
         WHERE s.batch_id = :id AND s.kind = 'sink' ORDER BY s.number
     """)
     return all_of(SinkRows, connection.execute(statement, {"id": batch_id}))
