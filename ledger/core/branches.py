@@ -29,8 +29,8 @@ def loss_in_a_branch(
         return ""
     stage = f"stage {branches[0]}" if len(branches) == 1 else f"one of {', '.join(branches)}"
     return (
-        f"a record that is lost at {stage} is withheld from all of its sinks ({', '.join(fed)}):"
-        " name intended losses in expected= of the stage"
+        f"Records that are lost at {stage} are withheld from all sinks of {source}"
+        f" ({', '.join(fed)}): name intended losses in expected= of the stage"
     )
 
 

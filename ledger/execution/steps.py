@@ -183,6 +183,7 @@ def holding_lease(job: "Job", run: OpenedRun, beside: Collection[OpenedRun] = ()
             with ExitStack() as leases:  # left before the run's end is recorded, which is no fence
                 for step_run in runs:
                     leases.enter_context(heartbeat(job.database, step_run.run_id, on_fenced))
+                for step_run in runs:
                     note_folder(job.database, step_run, job.written_to(step_run))
                 reached("run opened", run.step)
                 leases.enter_context(watching(job.spark, partial(_log_progress, run)))

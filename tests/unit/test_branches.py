@@ -38,8 +38,8 @@ def test_stages_of_one_branch_are_named():
     notices.
     """
     assert flights().graph.loss_in_a_branch("flights") == (
-        "a record that is lost at stage known is withheld from all of its sinks (late, with_plane):"
-        " name intended losses in expected= of the stage"
+        "Records that are lost at stage known are withheld from all sinks of flights"
+        " (late, with_plane): name intended losses in expected= of the stage"
     )
     assert flights().graph.loss_in_a_branch("planes") == ""
     both = flights()
@@ -50,7 +50,7 @@ def test_stages_of_one_branch_are_named():
 
     both.sink("few_out", ParquetSink("few"), reads="few")
     said = both.graph.loss_in_a_branch("flights")
-    assert said.startswith("a record that is lost at one of known, few is withheld from all")
+    assert said.startswith("Records that are lost at one of known, few are withheld from all")
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,22 @@ def test_a_stage_with_nothing_to_declare_is_not_named(options):
     assert flights(**options).graph.loss_in_a_branch("flights") == ""
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_a_check_of_the_source_says_it(tmp_path, monkeypatch, guarantee):
-    """At least once, sinks publish rows as they arrive, so a check says nothing of branches."""
+@pytest.mark.parametrize(
+    ("guarantee", "tracking"),
+    [("exactly_once", True), ("at_least_once", True), ("exactly_once", False)],
+)
+def test_a_check_of_the_source_says_it(tmp_path, monkeypatch, guarantee, tracking):
+    """At least once, sinks publish rows as they arrive, and without tracking no record is lost, so
+    a check says nothing of branches.
+    """
     monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
     (tmp_path / "orders.csv").write_text("id\n1\n")
     pipeline = flights(guarantee=guarantee)
+    pipeline.tracking = tracking
     step = pipeline.step("flights")
     found = look_at_source(Settings(), pipeline, step, None)
-    assert ("; a record that is lost at stage known" in found) is (guarantee == "exactly_once")
+    says = ". Records that are lost at stage known are withheld" in found
+    assert says is (tracking and guarantee == "exactly_once")
 
 
 JOB = """\
@@ -91,9 +98,8 @@ placed.write.parquet("out/placed")
 def test_a_port_lists_it(tmp_path):
     """With the line of the read. A job with one output has no branches."""
     said = (
-        "my_job.py:1: orders feeds several sinks: a record that is lost at stage placed is withheld"
-        " from all of its sinks (clean_out, placed_out): name intended losses in expected= of the"
-        " stage"
+        "my_job.py:1: Records that are lost at stage placed are withheld from all sinks of orders"
+        " (clean_out, placed_out): name intended losses in expected= of the stage"
     )
     assert said in ported_in(tmp_path, JOB).todo
     one = JOB.replace('clean.write.parquet("out/clean")\n', "")

@@ -183,13 +183,13 @@ def test_a_later_run_of_a_batch_takes_the_place_of_the_earlier(publisher, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["part-00000-5f.csv", "a.parquet", "city=Oslo/part-00000.parquet"])
-def test_a_folder_with_data_of_others_is_refused(publisher, tmp_path, name):
+def test_a_folder_with_data_of_another_job_is_refused(publisher, tmp_path, name):
     """Before the first batch, a check names the folder and a file in it. Once a batch is published,
     other files are not looked for.
     """
-    strange = tmp_path / name
-    strange.parent.mkdir(exist_ok=True)
-    strange.touch()
+    foreign = tmp_path / name
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.touch()
     (tmp_path / "zone=1").mkdir()
     found = name.partition("/")[0]
     says = (
@@ -217,10 +217,12 @@ def test_a_run_is_refused_that_would_publish_beside_them(tmp_path, monkeypatch):
 
 
 def test_a_folder_may_have_other_sinks_and_notes(publisher, tmp_path):
-    """Folders of other sinks, hidden files, and files without rows are no data of others."""
+    """Folders of other sinks, hidden files, and files without rows are no data of another job."""
     for name in ("rejects", "part-owners", "_staging", "_old=1"):
         (tmp_path / name).mkdir()
-    for name in ("_SUCCESS", ".part-00000.crc", "README.md", "_a.parquet"):
+    for name in ("year=2026/_staging", "totals.parquet/ackledger_batch=1"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("_SUCCESS", ".part-00000.crc", "README.md", "_a.parquet", "notes=final.txt"):
         (tmp_path / name).touch()
     assert publisher.plan(None, None) == SinkPlan()
     gone = ParquetPublisher(str(tmp_path / "new" / "place"))

@@ -209,10 +209,11 @@ def look_at_source(
     a run would raise.
     """
     found = step.source.check(settings, step.name, interval)
-    if (pipeline.guarantee or settings.guarantee) is not Guarantee.EXACTLY_ONCE:
-        return found  # a sink withholds only what it refuses itself
+    exactly_once = (pipeline.guarantee or settings.guarantee) is Guarantee.EXACTLY_ONCE
+    if not (pipeline.tracking and exactly_once):
+        return found  # a sink withholds at most what it refuses itself
     note = pipeline.graph.loss_in_a_branch(step.name)
-    return f"{found}; {note}" if note else found
+    return f"{found}. {note}" if note else found
 
 
 def look_at_sink(

@@ -146,7 +146,7 @@ class _Writer:
             note = loss_in_a_branch(names[value], stages | sinks, stages, sinks)
             if note and value.read is not None and not value.is_read_back:
                 place = self._job.place(value.read.node)
-                self.todo.append(f"{place}: {names[value]} feeds several sinks: {note}")
+                self.todo.append(f"{place}: {note}")
 
     def _declared(
         self, kind: str, name: str, declared: Declaration, todo: list[str], place: str, *more: str

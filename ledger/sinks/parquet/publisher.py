@@ -15,8 +15,8 @@ from ledger.sinks.folder import require_room
 from ledger.sinks.parquet.renaming import require_renames
 from ledger.storage import stores
 
-# Names of files of rows, as Spark gives them, and of folders of partitions.
-_DATA = re.compile(r"part-\d{5}|[^_.].*(\.parquet$|=)")
+_DATA = re.compile(r"part-\d{5}|[^_.].*\.parquet$")  # files of rows, as Spark names them
+_PARTITION = re.compile(r"[^_.=][^=]*=")  # a folder of a partition
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class ParquetPublisher(Publisher):
     def plan(self, schema: pa.Schema | None, delivery: Delivery | None) -> SinkPlan:
         """See ``Publisher``. Each folder has its own schema: all fits but what the folders' names
         would hide. Raises DeclarationError or ConfigurationError where the store renames no
-        folders, and ConfigurationError where others have written files and no batch is published.
+        folders, and ConfigurationError if other jobs have written there and no batch is published.
         """
         if delivery is None:
             require_renames(self.path)
             if is_local(self.path):
                 require_room(self.path)
-            self._require_no_strangers()
+            self._require_no_foreign_data()
         return SinkPlan(
             problems=tuple(
                 f"the folder {self.path} has a folder {BATCH}=<id> for each batch, whose value"
@@ -100,18 +100,18 @@ class ParquetPublisher(Publisher):
                 self._remove(entry.path)
         stores.remove_empty(self._staging_of(delivery.batch_id))  # unless another run stages there
 
-    def _require_no_strangers(self) -> None:
-        """Raise ConfigurationError if the folder has data of others, as the output of a Spark job,
-        and no batch yet. Files that are not data, and folders of other sinks, may be there.
+    def _require_no_foreign_data(self) -> None:
+        """Raise ConfigurationError if the folder has data of another job and no batch yet. Files
+        that are not data, and folders of other sinks, may be there.
         """
-        names = sorted(entry.name for entry in stores.entries(self.path))
-        if any(name.startswith(f"{BATCH}=") for name in names):
+        entries = stores.entries(self.path)
+        if any(entry.name.startswith(f"{BATCH}=") for entry in entries):
             return
-        strangers = [name for name in names if _DATA.match(name)]
-        if strangers:
-            others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+        foreign = sorted(entry.name for entry in entries if _is_data(entry))
+        if foreign:
+            others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
             raise ConfigurationError(
-                f"{self.path}: expected a folder without data, found {strangers[0]!r}{others},"
+                f"{self.path}: expected a folder without data, found {foreign[0]!r}{others},"
                 " which this sink has not written: readers may see these rows beside those of the"
                 " batches. Name another folder in the sink, or move these files away"
             )
@@ -177,3 +177,13 @@ def _run_of(name: str) -> int:
     """
     of_run = re.match(r"(?:run=|kept-)(\d+)", name)
     return int(of_run[1]) if of_run else 0
+
+
+def _is_data(entry: stores.Entry) -> bool:
+    """Return whether a file or folder has rows, and is not the folder of a sink."""
+    if not entry.is_folder:
+        return _DATA.match(entry.name) is not None
+    if not (_PARTITION.match(entry.name) or _DATA.match(entry.name)):
+        return False
+    below = [each.name for each in stores.entries(entry.path)]
+    return not any(name == STAGING or name.startswith(f"{BATCH}=") for name in below)
