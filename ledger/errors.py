@@ -141,8 +141,8 @@ class UnseenFilesError(ConfigurationError):
 
 
 class RejectedPlanError(LedgerError):
-    """Stages that ran as one plan did not account for every row. No run of the plan counts; the
-    caller runs each stage by itself.
+    """Steps that ran as one plan did not account for every row, one of them raised an error, or a
+    function asks for rows. No run of the plan counts, and the caller runs each step by itself.
     """
 
 

@@ -229,10 +229,15 @@ def _ends_undecided(batch: Batch, verdict: Verdict) -> bool:
 
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     """Return the steps of a batch with their newest runs. Runs that died before the batch was
-    opened again do not count.
+    opened again do not count, nor do those of a plan whose steps run one by one since.
     """
     all_runs = runs.runs_of(connection, batch.batch_id)
-    newest = {run.step: run for run in all_runs if run.opened_at >= batch.opened_at}
+    latest = max((run.opened_at for run in all_runs), default=batch.opened_at)
+    newest = {
+        run.step: run
+        for run in all_runs
+        if run.opened_at >= batch.opened_at and not _was_replaced(run, latest)
+    }
     committed = {run.step for run in all_runs if run.state is RunState.COMMITTED}
     facts = []
     for step in batch.steps:
@@ -240,6 +245,14 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
         ended = () if run is None else (run.state, run.lease_until, run.closed_at)
         facts.append(StepFacts(step.name, step.kind, step.name in committed, *ended))
     return facts
+
+
+def _was_replaced(run: runs.Run, latest: datetime) -> bool:
+    """Return whether a run ended with its plan, and a run was opened after it. ``latest``: the time
+    at which the newest run was opened.
+    """
+    ended = run.closed_at if run.state is RunState.FENCED else None
+    return run.one_plan_id is not None and ended is not None and ended <= latest
 
 
 def _decide_roots(
@@ -258,6 +271,7 @@ def _decide_roots(
     queries.tune(connection)
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
     if refinement is not None:
+        _require_rows_withheld(connection, batch, refinement)
         failed = _fail_roots(connection, batch, now, refinement)
     if batch.tracking:
         check_limit(connection, batch)
@@ -301,6 +315,18 @@ def decide_publications(
         publications.decide_untouched(connection, batch.batch_id, reached_steps)
     publications.supersede_outdated(connection, batch.original_id)
     publications.decide(connection, batch.original_id)
+
+
+def _require_rows_withheld(connection: Connection, batch: Batch, refinement: Refinement) -> None:
+    """Raise IntegrityError if a sink acked a row of a record that fails, and its staged files do
+    not say which row that is.
+    """
+    planned = publications.planned_sinks(connection, batch.batch_id, refinement.reached)
+    if planned:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: sink {planned[0]!r} ran in one plan with its stages and acked"
+            " rows of records that fail, which its files do not tell apart: run its steps again"
+        )
 
 
 def _fail_roots(

@@ -16,7 +16,7 @@ ROOT = "_ackledger_root"
 ROOTS = "_ackledger_roots"
 PARENT = "_ackledger_parent"
 INPUT = "_ackledger_input"
-# Of a row within a plan that comes from several records: their number, and XOR and sum of hashes.
+# Number, XOR and sum of hashes of the records that a row within a plan comes from.
 NUMBERS = ("_ackledger_records", "_ackledger_xor", "_ackledger_sum")
 ERROR = "_ackledger_error"
 RAW = "_ackledger_raw"

@@ -87,7 +87,7 @@ def run_steps(
     attempt: Attempt | None = None,
 ) -> list[StepResult]:
     """Run the steps of a batch in order, as one attempt. Steps that are committed, and whose inputs
-    are unchanged, do not run again. Stages that ``plans_of`` puts into one plan run together; if
+    are unchanged, do not run again. Steps that ``plans_of`` puts into one plan run together; if
     their plan is rejected, each runs by itself, as a new attempt.
 
     ``on_step``: called before each step, with None, and after it, with its result. For a step that

@@ -19,6 +19,7 @@ from ledger.errors import LedgerError
 _VALUES = (
     *("collect", "first", "head", "take", "tail", "toPandas", "toArrow", "toLocalIterator"),
     *("approxQuantile", "corr", "cov", "crosstab", "freqItems", "transpose", "pandas_api", "rdd"),
+    "toJSON",
 )
 _NUMBERS = ("count", "isEmpty")  # of rows: a function may return early without any
 _EFFECTS = ("show", "foreach", "foreachPartition")
@@ -69,6 +70,11 @@ class ActionLog:
             yield
         finally:
             self._depth -= 1
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a function has called an action."""
+        return bool(self._calls)
 
     @property
     def uses_rows(self) -> bool:

@@ -2,6 +2,7 @@
 leave one by one.
 """
 
+import re
 from itertools import combinations
 
 import numpy as np
@@ -56,12 +57,12 @@ def history(monkeypatch):
 
 
 def ended(run, day):
-    """What the ledger has of a day, and the day's rows in the sink."""
+    """Run a day, and return what the ledger has of it, and the day's rows in the sink."""
     return ended_by(run, day, by="customer")
 
 
 def rejected(run):
-    """Why the plan was rejected."""
+    """Return why the plan was rejected."""
     return run.ledger.row("SELECT rejected FROM one_plan").rejected
 
 
@@ -69,7 +70,7 @@ _SINGLE = {}
 
 
 def single(runner, kind=sums, day=1):
-    """What a day leaves if its steps run one by one. It is run once."""
+    """Return what a day leaves if its steps run one by one. It is run once."""
     key = kind.__name__, day
     if key not in _SINGLE:
         _SINGLE[key] = ended(runner(alone(kind)), day)
@@ -79,8 +80,8 @@ def single(runner, kind=sums, day=1):
 @pytest.mark.parametrize("day", [0, 1, 2], ids=["nothing lost", "losses", "nothing read"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_has_the_verdicts_of_its_steps(runner, days, history, kind, day):
-    """Whatever the whole stage does with the orders, if those that do not reach the sink end before
-    it.
+    """A plan with a whole stage leaves the ledger and sink of single steps, if the orders that do
+    not reach the sink end before that stage.
     """
     run = runner(pipeline(KINDS[kind]))
     as_plan = ended(run, day)
@@ -255,12 +256,19 @@ def joined(orders):
     return orders.join(totals, "customer").select("customer", "id", "total").where("id < 7")
 
 
-@pytest.mark.parametrize("kind", [large, joined])
-def test_what_ends_at_a_group_is_rejected(runner, days, history, kind):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (large, "400 records reached stage 'totals', .* and 5[0-9] are behind 'totals'"),
+        (joined, "rows of stage 'with_country' are not read once"),
+    ],
+)
+def test_what_ends_at_a_group_is_rejected(runner, days, history, kind, reason):
     """A second run of the orders that ended there would group other orders."""
     run = runner(pipeline(kind))
     result = ended(run, 0)
     assert plans(run) == [(STEPS, True)]
+    assert re.match(reason, rejected(run))
     assert result == single(runner, kind, 0)
     assert len(result[-1]) < ORDERS
 
@@ -305,6 +313,17 @@ def test_groups_of_any_size(runner, days, history):
     batch = one_by_one.open_day(0)
     with pytest.raises(StageError, match="a row of 58 records, max_anchors is 10"):
         run_steps(one_by_one.job, batch.batch_id, lambda *_: None)
+
+
+def test_lost_records_need_lists(runner, days, history):
+    """The replay of a record that was lost before the group groups all records again, step by step,
+    so a row has no more records than a list may have.
+    """
+    run = runner(pipeline(sums, max_anchors=10))
+    batch = run.open_day(1)
+    with pytest.raises(StageError, match="max_anchors is 10"):
+        run_steps(run.job, batch.batch_id, lambda *_: None)
+    assert re.search("a row of [0-9]+ records, max_anchors is 10, and a replay", rejected(run))
 
 
 @pytest.mark.parametrize("refuses", [False, True])

@@ -56,7 +56,7 @@ _SINGLE = {}
 
 
 def single(runner):
-    """What the third day leaves if its steps run one by one. It is run once."""
+    """Return what the third day leaves if its steps run one by one. It is run once."""
     if not _SINGLE:
         _SINGLE["result"] = ended(runner(pipeline(one_plan=False)), 2)
     return _SINGLE["result"]
@@ -86,7 +86,7 @@ def test_a_plan_has_the_verdicts_of_its_steps(runner, days, tmp_path):
 
 
 def test_a_clean_batch_writes_only_the_sink_s_files(runner, days, history):
-    """Where nothing is lost, no stage has files; ``trace`` says where the rows are, and a step that
+    """No stage has files if nothing is lost; ``trace`` says where the rows are, and a step that
     is to run alone asks for all of them.
     """
     run = runner(pipeline())

@@ -8,7 +8,8 @@ from itertools import permutations
 
 import pytest
 
-from ledger.batch.step_runs import LEASE_SECONDS
+from ledger.batch import one_plans
+from ledger.batch.step_runs import LEASE_SECONDS, interrupt
 from ledger.core.states import BatchStatus, RunState
 from ledger.deltas.spans import RootRange
 from ledger.errors import FencedError, InputError, IntegrityError
@@ -43,6 +44,43 @@ def stored_in_order(ledger, batch_id, order):
                     f" JOIN step_run USING (step_run_id) WHERE step = '{step}'"
                 )
             connection.exec_driver_sql("DROP TABLE kept")
+
+
+def rejected_plan(ledger, batch):
+    """Let a plan of the batch's stage and sink be rejected."""
+    plan = one_plans.open_plan(ledger.database, batch.batch_id, ["middle", "sink"], ledger.begin())
+    for run in plan.runs:
+        interrupt(ledger.database, run, "rejected")
+    one_plans.reject_plan(ledger.database, plan, "rejected")
+
+
+def test_a_rejected_plan_starts_no_clock(ledger):
+    """Its runs ended, but once its steps run one by one, the batch waits for the next of them as
+    it does without a plan. If the driver dies before, the batch expires.
+    """
+    batches_ = [ledger.open(pipeline(), name, day) for day, name in enumerate(("dies", "goes on"))]
+    later = ledger.now() + timedelta(hours=2)
+    for batch in batches_:
+        roots = ledger.emit(batch, 2)
+        rejected_plan(ledger, batch)
+    ledger.run_middle(batch, roots)
+    dead, alive = (ledger.settle(batch.batch_id, now=later) for batch in batches_)
+    assert (dead.status, alive.status) == (BatchStatus.SETTLED, BatchStatus.OPEN)
+    assert alive.reason == "waits for sink to run"
+
+
+def test_a_sink_in_a_plan_has_no_row_of_a_failed_record(ledger):
+    """What such a sink has staged does not say which rows those are, so nothing is decided."""
+    batch = ledger.open(pipeline())
+    roots = ledger.emit(batch, 2)
+    plan = one_plans.open_plan(ledger.database, batch.batch_id, ["middle", "sink"], ledger.begin())
+    middle, sink = plan.runs
+    passed = [Delta(root, root + 1000, (root + 2000) ^ (root + 3000), 1, 2) for root in roots]
+    ledger.finish(middle, passed)
+    ledger.finish(sink, acks(roots))
+    held = ledger.settle(batch.batch_id)
+    assert held.status is BatchStatus.HELD
+    assert "sink 'sink' ran in one plan" in held.reason
 
 
 @pytest.mark.parametrize("order", list(permutations(STEPS)), ids="-".join)

@@ -82,6 +82,11 @@ class Rooting:
         return self.wrote.checksum
 
     @property
+    def most(self) -> int:
+        """Greatest number of records of a row within a plan; 0: each has a record at most."""
+        return 0
+
+    @property
     def anchors(self) -> int:
         """Approximate number of anchors of the rows."""
         return 0
@@ -141,7 +146,8 @@ class OptionalRoot(OneRoot):
         return F.count_if(F.col(ROOT).isNotNull() & _goes_on(frame))
 
 
-_RECORDS, _BARE = "records", "bare"  # records of all rows; rows that come from no record
+# Records of all rows; rows that come from no record; records of the row that has most.
+_RECORDS, _BARE, _MOST = "records", "bare", "most"
 
 
 class NumberedRoots(Rooting):
@@ -149,13 +155,21 @@ class NumberedRoots(Rooting):
 
     def __init__(self, step: StageStep):
         self._stage = step.name
-        bare = {_BARE: lambda rows: F.count_if(F.col(NUMBERS[0]) < 1)}
-        self.wrote = record_witness(NUMBERS, bare)
+        counting = {
+            _BARE: lambda rows: F.count_if(F.col(NUMBERS[0]) < 1),
+            _MOST: lambda rows: F.coalesce(F.max(NUMBERS[0]), F.lit(0)),
+        }
+        self.wrote = record_witness(NUMBERS, counting)
 
     @property
     def records(self) -> Checksum:
         """Checksum of the records that the rows come from."""
         return records_of(self.wrote)
+
+    @property
+    def most(self) -> int:
+        """Greatest number of records of a row."""
+        return self.wrote.counted[_MOST]
 
     def check(self) -> None:
         """Raise StageError if a row comes from no record."""

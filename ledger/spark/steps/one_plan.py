@@ -3,8 +3,8 @@
 Only the last step writes its rows: a stage, or the sink of a line of stages. Where the stages
 before it hand rows on, these are counted with XOR and sum. Rows that did not arrive run through the
 stages once more, one stage after the other, with files: this says where each ended, and why. The
-plan is accepted if these rows are all that is missing wherever rows were counted; otherwise its
-steps run one by one, as if it had not been.
+plan is accepted if these rows are all that is missing wherever rows were counted. Otherwise nothing
+of it counts, and its steps run one by one.
 """
 
 import logging
@@ -98,8 +98,11 @@ class _OnePlan:
         ]
         end = self._write(arguments)
         (reading,) = readings(self.job, runs[0])
+        self._require_whole(reading)
         missing = end.missing(reading)
         absent = missing.position
+        if len(absent):
+            self._require_lists_possible()
         reruns = self._rerun(missing, arguments)
         outputs: list[StepOutput] = []
         rows = runs[0].input_run.output_rows or 0
@@ -145,13 +148,44 @@ class _OnePlan:
             raise RejectedPlanError("Spark has not said how many rows it counted")
         return end
 
+    def _require_whole(self, reading: Reading) -> None:
+        """Raise RejectedPlanError if a whole stage, or one behind it, has another number of records
+        than reached the first whole stage. ``output`` of the plan's end shows whether they are the
+        same records.
+        """
+        expected = reading.size
+        if self.by_row and len(self.by_row) <= len(self.borders):
+            before = self.borders[len(self.by_row) - 1]
+            expected = before.records.rows - before.wrote.failed - before.wrote.dropped
+        for place in range(len(self.by_row), len(self.borders)):
+            found = self.borders[place].records.rows
+            if found != expected:
+                raise RejectedPlanError(
+                    f"{expected:,} records reached stage {self.stages[len(self.by_row)].name!r},"
+                    f" whose rows depend on which others there are, and {found:,} are behind"
+                    f" {self.stages[place].name!r}: some ended there, or are there twice"
+                )
+
+    def _require_lists_possible(self) -> None:
+        """Raise RejectedPlanError if a row has more records than a list may have. Records that did
+        not arrive are replayed with all others of the batch, step by step.
+        """
+        limit = self.job.pipeline.max_anchors
+        for step, border in zip(self.stages, self.borders, strict=False):
+            if border.most > limit:
+                raise RejectedPlanError(
+                    f"stage {step.name!r} has a row of {border.most:,} records, max_anchors is"
+                    f" {limit:,}, and a replay of the records that ended before it needs lists"
+                )
+
     def _output(
         self, step: StageStep, frames: Mapping[str, DataFrame], arguments: Mapping[str, Any]
     ) -> StageOutput:
         form = None if self.steps.sink is None else RowNumbers(anchor_type(step))
         with noting_actions(next(iter(frames.values()))) as actions:
             output = stage_output(self.job.pipeline, step, frames, arguments, form)
-        if actions.uses_rows:  # it might ask for other rows the second time
+        # It might ask for other rows the second time, and what it runs counts at earlier borders.
+        if actions.has_calls:
             raise RejectedPlanError(
                 f"stage {step.name!r} asks for rows ({actions}) before it returns its frame"
             )
@@ -181,7 +215,7 @@ class _OnePlan:
         reruns = [Rerun() for _ in self.stages]
         if not len(missing.position):
             return reruns
-        names = ", ".join(step.name for step in self.by_row)
+        names = ", ".join(step.name for step in self.by_row or self.stages[:1])
         _log.info("%s: running %s rows again that did not arrive", names, len(missing.position))
         frames = {
             name: rows.join(

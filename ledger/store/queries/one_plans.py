@@ -62,13 +62,14 @@ def last_rejections(
     connection: Connection, batch_id: int, steps: Sequence[str], most: int
 ) -> list[int]:
     """Return the batches whose plans of these steps were rejected, newest first, up to the last
-    plan that was accepted. Of the batch itself, plans that did not end count as rejected.
+    plan that was accepted. Plans that did not end count as rejected, of this batch and of those
+    that are decided: their driver died, or its disk was full.
     """
     statement = text("""
         SELECT p.batch_id, coalesce(p.accepted, false) AS accepted
-        FROM one_plan p JOIN batch b USING (pipeline_id)
+        FROM one_plan p JOIN batch b USING (pipeline_id) JOIN batch o ON o.batch_id = p.batch_id
         WHERE b.batch_id = :id AND p.steps = cast(:steps AS text[])
-          AND (p.accepted IS NOT NULL OR p.batch_id = :id)
+          AND (p.accepted IS NOT NULL OR p.batch_id = :id OR o.status <> 'open')
         ORDER BY p.one_plan_id DESC LIMIT :most
     """)
     keys = {"id": batch_id, "steps": list(steps), "most": most}

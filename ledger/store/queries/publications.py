@@ -101,6 +101,20 @@ def decide_untouched(connection: Connection, batch_id: int, reached: Collection[
     return connection.execute(text(statement), keys).rowcount
 
 
+def planned_sinks(connection: Connection, batch_id: int, steps: Collection[str]) -> list[str]:
+    """Return which of these steps are sinks that ran in one plan with their stages. What such a
+    sink has staged does not say which record a row comes from.
+    """
+    statement = text("""
+        SELECT r.step FROM step_run r
+        JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step AND s.kind = 'sink'
+        WHERE r.batch_id = :id AND r.state = 'committed' AND r.one_plan_id IS NOT NULL
+          AND r.step = ANY (cast(:steps AS text[])) ORDER BY r.step
+    """)
+    keys = {"id": batch_id, "steps": sorted(steps)}
+    return list(connection.execute(statement, keys).scalars())
+
+
 def decide_at_commit(connection: Connection, run_id: int) -> None:
     """Decide that a sink publishes the staged output of its run, whatever happens to the batch. The
     staged output of an earlier run no longer counts; if it was published, this output replaces it.
