@@ -241,7 +241,7 @@ def test_a_lie_that_only_the_xor_shows(runner, days, history):
 
 def large(orders):
     """Keep the totals above a number: orders end at the whole stage."""
-    return sums(orders).where("cents > 11000")
+    return sums(orders).where("cents > 11300")
 
 
 def words(orders):
