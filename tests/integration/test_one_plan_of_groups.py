@@ -3,9 +3,7 @@ leave one by one.
 """
 
 import re
-from itertools import combinations
 
-import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
@@ -13,13 +11,12 @@ from ledger import PostgresSink
 from ledger.batch import one_plans
 from ledger.batch.one_plans import plans_of
 from ledger.batch.records.trace import Fate, trace
-from ledger.deltas.hashing import SEED, hash_longs
-from ledger.deltas.stored import Checksum
 from ledger.errors import StageError
 from ledger.execution import run_steps, settle_and_follow
 from ledger.spark.job import Job
 from ledger.store.queries import batches
 from ledger.store.queries.one_plans import StageHistory
+from tests.support.equal_sums import equal_sums, row_ids
 from tests.support.order_days import (
     ORDERS,
     STRANGE,
@@ -208,24 +205,10 @@ class OfEqualSums:
             return rows
         self.told = True
         first = self._run.ledger.row("SELECT first_root FROM batch_source").first_root
-        position = np.arange(ORDERS)
-        hashes = hash_longs(position, hash_longs(position + first, SEED))
-        lost, doubled = equal_sums(hashes)
+        lost, doubled = equal_sums(row_ids(first, ORDERS))
         place = F.col("_ackledger_position")
         times = F.when(place.isin(*lost), 0).when(place.isin(*doubled), 2).otherwise(1)
         return rows.withColumn("n", F.explode(F.array_repeat(F.lit(1), times))).drop("n")
-
-
-def equal_sums(hashes):
-    """Two sets of three hashes, without a common one, of which count and sum are equal."""
-    seen = {}
-    for places in combinations(range(len(hashes)), 3):
-        some = hashes[list(places)]
-        total = Checksum.of(some).sum
-        other = seen.setdefault(total, places)
-        if not set(other) & set(places):
-            return other, places
-    raise AssertionError
 
 
 def test_a_lie_that_only_the_xor_shows(runner, days, history):
