@@ -198,12 +198,12 @@ class OfEqualSums:
     """Lose three orders before the group, and double three others with an equal sum of hashes."""
 
     def __init__(self, run):
-        self._run, self.told = run, False
+        self._run, self.has_lied = run, False
 
     def __call__(self, step, rows):
-        if step != "totals" or self.told:
+        if step != "totals" or self.has_lied:
             return rows
-        self.told = True
+        self.has_lied = True
         first = self._run.ledger.row("SELECT first_root FROM batch_source").first_root
         lost, doubled = equal_sums(row_ids(first, ORDERS))
         place = F.col("_ackledger_position")
@@ -242,7 +242,7 @@ def joined(orders):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (large, "400 records reached stage 'totals', .* and 5[0-9] are behind 'totals'"),
+        (large, "400 records reached stage 'totals', .* and [0-9]+ are behind 'totals'"),
         (joined, "rows of stage 'with_country' are not read once"),
     ],
 )

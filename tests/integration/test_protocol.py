@@ -392,12 +392,12 @@ def test_heartbeat_ends_once_its_run_has_committed(ledger):
     batch = ledger.open(pipeline())
     ledger.emit(batch, 2)
     (run,) = ledger.rows("SELECT step_run_id FROM step_run WHERE state = 'committed'")
-    told = []
-    with heartbeat(ledger.database, run.step_run_id, lambda: told.append("fenced"), every=0.01):
+    fences = []
+    with heartbeat(ledger.database, run.step_run_id, lambda: fences.append("fenced"), every=0.01):
         (beating,) = (t for t in threading.enumerate() if t.name == f"lease-{run.step_run_id}")
         beating.join(10)
         assert not beating.is_alive()
-    assert not told
+    assert not fences
 
 
 @pytest.mark.parametrize(

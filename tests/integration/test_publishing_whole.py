@@ -144,10 +144,10 @@ def test_only_a_sink_that_lacks_a_record_is_called_incomplete(spark, least, word
     result = testing.run_batch(branching(least), orders, spark=spark)
     assert [(record.step, record.content["id"]) for record in result.failed] == [("checked", 2)]
     lines = report(summarize(result.lab.database, result.batch_id), ())
-    said = {line.partition(":")[0].strip(): line for line in lines if "sink " in line}
-    assert "sink log: published 4 rows. They lack 1 failed record of batch" in said["sink log"]
-    assert f"sink sales: {words}" in said["sink sales"]
-    assert ("They lack" in said["sink sales"]) is (least == 1)
+    by_sink = {line.partition(":")[0].strip(): line for line in lines if "sink " in line}
+    assert "sink log: published 4 rows. They lack 1 failed record of batch" in by_sink["sink log"]
+    assert f"sink sales: {words}" in by_sink["sink sales"]
+    assert ("They lack" in by_sink["sink sales"]) is (least == 1)
 
 
 def test_a_poison_before_the_total(spark):

@@ -21,10 +21,10 @@ def flights(expected=(), guarantee=None, **options):
         return rows
 
     @pipeline.stage(reads="clean", expected=dict(expected), **options)
-    def known(rows):
+    def with_known_plane(rows):
         return rows
 
-    @pipeline.stage(reads=["known", "planes"], acks="on_read")
+    @pipeline.stage(reads=["with_known_plane", "planes"], acks="on_read")
     def joined(rows, planes):
         return rows
 
@@ -38,7 +38,7 @@ def test_stages_of_one_branch_are_named():
     notices.
     """
     assert flights().graph.loss_in_a_branch("flights") == (
-        "Records that are lost at stage known are withheld from all sinks of flights"
+        "Records that are lost at stage with_known_plane are withheld from all sinks of flights"
         " (late, with_plane): name intended losses in expected= of the stage"
     )
     assert flights().graph.loss_in_a_branch("planes") == ""
@@ -49,8 +49,10 @@ def test_stages_of_one_branch_are_named():
         return rows
 
     both.sink("few_out", ParquetSink("few"), reads="few")
-    said = both.graph.loss_in_a_branch("flights")
-    assert said.startswith("Records that are lost at one of known, few are withheld from all")
+    note = both.graph.loss_in_a_branch("flights")
+    assert note.startswith(
+        "Records that are lost at one of with_known_plane, few are withheld from all"
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,8 +82,8 @@ def test_a_check_of_the_source_says_it(tmp_path, monkeypatch, guarantee, trackin
     pipeline = flights(guarantee=guarantee)
     pipeline.tracking = tracking
     step = pipeline.step("flights")
-    found = look_at_source(Settings(), pipeline, step, None)
-    says = ". Records that are lost at stage known are withheld" in found
+    summary = look_at_source(Settings(), pipeline, step, None)
+    says = ". Records that are lost at stage with_known_plane are withheld" in summary
     assert says is (tracking and guarantee == "exactly_once")
 
 
@@ -97,10 +99,10 @@ placed.write.parquet("out/placed")
 
 def test_a_port_lists_it(tmp_path):
     """With the line of the read. A job with one output has no branches."""
-    said = (
+    note = (
         "my_job.py:1: Records that are lost at stage placed are withheld from all sinks of orders"
         " (clean_out, placed_out): name intended losses in expected= of the stage"
     )
-    assert said in ported_in(tmp_path, JOB).todo
-    one = JOB.replace('clean.write.parquet("out/clean")\n', "")
-    assert "withheld" not in "".join(ported_in(tmp_path, one).todo)
+    assert note in ported_in(tmp_path, JOB).todo
+    single = JOB.replace('clean.write.parquet("out/clean")\n', "")
+    assert "withheld" not in "".join(ported_in(tmp_path, single).todo)

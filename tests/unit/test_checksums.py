@@ -9,9 +9,9 @@ from tests.support.equal_sums import equal_sums, row_ids
 def test_only_the_xor_tells_some_sets_apart():
     """Different rows may have an equal count and sum."""
     ids = row_ids(1, 400)
-    one, other = (Checksum.of(ids[list(places)]) for places in equal_sums(ids))
-    assert (one.rows, one.sum) == (other.rows, other.sum)
-    assert one.xor != other.xor
+    first, second = (Checksum.of(ids[list(places)]) for places in equal_sums(ids))
+    assert (first.rows, first.sum) == (second.rows, second.sum)
+    assert first.xor != second.xor
 
 
 def test_count_and_sum_both_tell_a_row_that_comes_three_times():

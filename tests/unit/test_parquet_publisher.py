@@ -191,9 +191,9 @@ def test_a_folder_with_data_of_another_job_is_refused(publisher, tmp_path, name)
     foreign.parent.mkdir(exist_ok=True)
     foreign.touch()
     (tmp_path / "zone=1").mkdir()
-    found = name.partition("/")[0]
+    entry = name.partition("/")[0]
     says = (
-        rf"{tmp_path}: expected a folder without data, found '{found}' and 1 more, .* Name another"
+        rf"{tmp_path}: expected a folder without data, found '{entry}' and 1 more, .* Name another"
     )
     with pytest.raises(ConfigurationError, match=says):
         publisher.plan(None, None)

@@ -208,12 +208,12 @@ def look_at_source(
     """Check what a batch would take of a source, and return what was found. Raises the errors that
     a run would raise.
     """
-    found = step.source.check(settings, step.name, interval)
+    summary = step.source.check(settings, step.name, interval)
     exactly_once = (pipeline.guarantee or settings.guarantee) is Guarantee.EXACTLY_ONCE
     if not (pipeline.tracking and exactly_once):
-        return found  # a sink withholds at most what it refuses itself
+        return summary  # a sink withholds at most what it refuses itself
     note = pipeline.graph.loss_in_a_branch(step.name)
-    return f"{found}. {note}" if note else found
+    return f"{summary}. {note}" if note else summary
 
 
 def look_at_sink(

@@ -18,12 +18,12 @@ _VAGUE |= {"get", "load", "read", "extract"}
 _NO_STEM = re.compile(r"^\w+:|\.(csv|json|parquet|gz|txt)\b|\{\{.*?\}\}")
 # Joins that keep rows of the right side that have no partner.
 _OUTER = {"right", "outer", "full", "fullouter", "full_outer", "rightouter", "right_outer"}
-# How a frame is made from a read. A derived one, which has a name of its own, is no lookup unless
+# How a frame comes from a read. A derived one, which has a name of its own, is no lookup unless
 # it is broadcast.
-_Made = Literal["read", "derived", "broadcast"]
+_Origin = Literal["read", "derived", "broadcast"]
 # Returns whether an expression that gets a name or is returned is only looked up under that name;
 # None for any other expression.
-_Named = Callable[[ast.AST, _Made], bool | None]
+_Named = Callable[[ast.AST, _Origin], bool | None]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,9 @@ def _stage(
     return Stage(cut, statements, reads, [each for each in ordered if each in references])
 
 
-def _is_lookup(value: Value, needed: Collection[Value], flow: Flow, made: _Made = "read") -> bool:
+def _is_lookup(
+    value: Value, needed: Collection[Value], flow: Flow, origin: _Origin = "read"
+) -> bool:
     """Return whether a frame is only the right side of joins. Frames that are made from it and get
     a name are followed: they have to be broadcast, too.
     """
@@ -129,21 +131,21 @@ def _is_lookup(value: Value, needed: Collection[Value], flow: Flow, made: _Made 
     if not uses or is_hidden or is_written:
         return False
 
-    def named(node: ast.AST, made: _Made, statement: Statement) -> bool | None:
+    def named(node: ast.AST, origin: _Origin, statement: Statement) -> bool | None:
         if node not in (statement.node, getattr(statement.node, "value", None)):
             return None
         values = [each for each in statement.values if each in needed]
-        return all(_is_lookup(each, needed, flow, made) for each in values)
+        return all(_is_lookup(each, needed, flow, origin) for each in values)
 
     return all(
-        _is_right_side(node, flow.job, made, partial(named, statement=statement))
+        _is_right_side(node, flow.job, origin, partial(named, statement=statement))
         for statement, node in uses
     )
 
 
-def _is_right_side(node: ast.AST, job: JobFile, made: _Made, named: _Named) -> bool:
+def _is_right_side(node: ast.AST, job: JobFile, origin: _Origin, named: _Named) -> bool:
     """Return whether a use of a frame looks it up, in place or in the function that takes it."""
-    is_lookup = named(node, "derived" if made == "read" else made)
+    is_lookup = named(node, "derived" if origin == "read" else origin)
     if is_lookup is not None:
         return is_lookup
     parent = job.parents.get(node)
@@ -151,7 +153,7 @@ def _is_right_side(node: ast.AST, job: JobFile, made: _Made, named: _Named) -> b
         outer = job.parents[parent]
         if not isinstance(outer, ast.Call) or outer.func is not parent:
             return getattr(parent, "attr", "") not in ("write", "writeStream", "rdd")  # a column
-        return getattr(parent, "attr", "") != "join" and _is_right_side(outer, job, made, named)
+        return getattr(parent, "attr", "") != "join" and _is_right_side(outer, job, origin, named)
     if not isinstance(parent, ast.Call) or node not in parent.args:
         return False
     name = ast.unparse(parent.func).rpartition(".")[2]
@@ -159,12 +161,12 @@ def _is_right_side(node: ast.AST, job: JobFile, made: _Made, named: _Named) -> b
         how = [*parent.args[2:], *(each.value for each in parent.keywords if each.arg == "how")]
         is_constant = all(isinstance(each, ast.Constant) for each in how)
         kinds = {str(getattr(each, "value", "")).lower() for each in how}
-        return made != "derived" and is_constant and not kinds & _OUTER
+        return origin != "derived" and is_constant and not kinds & _OUTER
     if name == "broadcast":
         return _is_right_side(parent, job, "broadcast", named)
     function = job.function_of(parent)
     at = parent.args.index(node)
-    return function is not None and _is_looked_up_in(function, at, parent, job, made, named)
+    return function is not None and _is_looked_up_in(function, at, parent, job, origin, named)
 
 
 def _is_looked_up_in(
@@ -172,32 +174,32 @@ def _is_looked_up_in(
     at: int,
     call: ast.Call,
     job: JobFile,
-    made: _Made,
+    origin: _Origin,
     named: _Named,
 ) -> bool:
     """Return whether a function only looks up the argument at a position, or returns it to a call
     that does.
     """
-    seen: set[tuple[str, _Made]] = set()
+    seen: set[tuple[str, _Origin]] = set()
 
-    def named_in(node: ast.AST, made: _Made) -> bool | None:
+    def named_in(node: ast.AST, origin: _Origin) -> bool | None:
         match job.parents.get(node):
             case ast.Return():
-                return _is_right_side(call, job, made, named)
+                return _is_right_side(call, job, origin, named)
             case ast.Assign(targets=[ast.Name(id=name)]):
-                return is_looked_up(name, made)
+                return is_looked_up(name, origin)
         return None
 
-    def is_looked_up(name: str, made: _Made) -> bool:
-        if (name, made) in seen:
+    def is_looked_up(name: str, origin: _Origin) -> bool:
+        if (name, origin) in seen:
             return True
-        seen.add((name, made))
+        seen.add((name, origin))
         names = (each for each in ast.walk(function) if isinstance(each, ast.Name))
         uses = [each for each in names if each.id == name and isinstance(each.ctx, ast.Load)]
-        return bool(uses) and all(_is_right_side(each, job, made, named_in) for each in uses)
+        return bool(uses) and all(_is_right_side(each, job, origin, named_in) for each in uses)
 
     every = function.args.args
-    return at < len(every) and is_looked_up(every[at].arg, made)
+    return at < len(every) and is_looked_up(every[at].arg, origin)
 
 
 def _name(steps: Steps, flow: Flow, taken: set[str]) -> None:

@@ -158,11 +158,11 @@ class _OnePlan:
             before = self.borders[len(self.by_row) - 1]
             expected = before.records.rows - before.wrote.failed - before.wrote.dropped
         for place in range(len(self.by_row), len(self.borders)):
-            found = self.borders[place].records.rows
-            if found != expected:
+            counted = self.borders[place].records.rows
+            if counted != expected:
                 raise RejectedPlanError(
                     f"{expected:,} records reached stage {self.stages[len(self.by_row)].name!r},"
-                    f" whose rows depend on which others there are, and {found:,} are behind"
+                    f" whose rows depend on which others there are, and {counted:,} are behind"
                     f" {self.stages[place].name!r}: some ended there, or are there twice"
                 )
 
