@@ -81,6 +81,6 @@ def pipeline(totals, *, name="planned", named=None, sink=None, beside=False, **o
     return flow
 
 
-def alone(totals, **options):
+def alone(totals, *, name="alone", **options):
     """The same pipeline under another name, whose steps run one by one."""
-    return pipeline(totals, name="alone", one_plan=False, **options)
+    return pipeline(totals, name=name, one_plan=False, **options)
