@@ -157,7 +157,8 @@ LIES = {
     # An odd number of times, so that XOR is as it was.
     "tripled before the group": {"totals": [copies({201: 3})]},
     "two lost, one tripled": {"totals": [copies({200: 0, 202: 0, 201: 3})]},
-    "lost at another place": {"with_country": [same, without(200)], "totals": [without(200)]},
+    # It was counted behind the first stage, which the second time it does not reach.
+    "lost at another place": {"checked": [same, without(200)], "with_country": [without(200)]},
     "lost and failed": {"checked": [same, without(8)]},
     "a total lost": {"named": [of_customers({3: 0})]},
     "a total doubled": {"named": [of_customers({3: 2})]},
@@ -217,7 +218,7 @@ def test_a_lie_that_only_the_xor_shows(runner, days, history):
     lying = OfEqualSums(runner(flow))
     run = runner(flow, on_read=lying)
     result = ended(run, 0)
-    assert lying.told
+    assert lying.has_lied
     assert plans(run) == [(STEPS, True)]
     assert result == single(runner, day=0)
 

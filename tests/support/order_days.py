@@ -121,7 +121,7 @@ def published(run, batch_id, by="id"):
         b=batch_id,
     )
     assert not {row.get("id") for row in rows} & {json.loads(row.content)["id"] for row in lost}
-    return sorted(rows, key=lambda row: row[by])
+    return sorted(rows, key=lambda row: (row[by], str(row)))
 
 
 def plans(run):
