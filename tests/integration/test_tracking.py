@@ -411,10 +411,10 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
 class LosesItsAnswer(Records):
     """Records whose first task is lost once it has folded all of them."""
 
-    def fold_by_window(self, file):
+    def fold_file(self, file):
         from pyspark import TaskContext
 
-        yield from super().fold_by_window(file)
+        yield from super().fold_file(file)
         if TaskContext.get().attemptNumber() == 0:
             raise RuntimeError("executor lost")
 
