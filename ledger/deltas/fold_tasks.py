@@ -15,8 +15,6 @@ from ledger.storage.manifest import DataFile
 
 REPORT = "report binary"  # the schema of what a task of Spark returns: pickled
 
-Fold = Callable[[pa.Table], Folded]
-
 
 def fold_file(portion: Portion, writer: FoldWriter, file: DataFile) -> TaskReport:
     """Fold one file without any other, and return the report."""
@@ -41,27 +39,11 @@ def run_tasks(
 
 
 def fold_rows(
-    fold: Fold, most: int | None, writer: FoldWriter, batches: Iterator[pa.RecordBatch]
+    fold: Callable[[pa.Table], Folded], writer: FoldWriter, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Fold the rows of one task, and yield its report.
-
-    ``most``: fold as soon as so many rows have arrived. None: fold all rows at once.
-    """
-    yield _row(writer.write(map(fold, _tables(batches, most))))
-
-
-def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.Table]:
-    """Yield the batches as tables of at least ``most`` rows, or as a single table if ``most`` is
-    None.
-    """
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if most is not None and sum(some.num_rows for some in waiting) >= most:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+    """Fold the rows of one task at once, and yield its report."""
+    parts = list(batches)
+    yield _row(writer.write([fold(pa.Table.from_batches(parts))] if parts else []))
 
 
 def _row(report: Any) -> pa.RecordBatch:

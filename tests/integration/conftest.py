@@ -40,7 +40,6 @@ def folded_by(
     rows = _FEW.get(request.param)
     if rows is not None:
         monkeypatch.setattr(stored, "WINDOW_ROWS", rows)
-        monkeypatch.setattr(runners, "READ_ROWS", rows)
     if request.param == "exchange":
         monkeypatch.setattr(runners, "MOST_ROWS", rows)
     before = spark.conf.get(_ARROW_ROWS)

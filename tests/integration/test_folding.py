@@ -98,7 +98,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     runner, ways, is_whole, monkeypatch
 ):
     """The input's files, in the driver and in the executors, and, where these prove nothing, the
-    rows once more as the sink reads them come to the same deltas.
+    rows once more as the sink reads them, in the driver, come to the same deltas.
     """
     pipeline = chain(pairs if is_whole else scattered)
     run = runner(pipeline, **DRIVER)
@@ -116,7 +116,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     assert here.endswith("in the driver")
     assert by_file.endswith("one by one, by executors")
     assert not_proved == by_file
-    assert as_read == "a frame by executors"
+    assert as_read == "a frame, in the driver"
     assert run.ledger.settle(batch.batch_id).failed == 0
 
 

@@ -13,7 +13,7 @@ from ledger.core.text import quantity
 from ledger.deltas.fold_files import TaskReport
 from ledger.deltas.fold_tasks import fold_file
 from ledger.deltas.footers import Footer, memory_of, read_footers
-from ledger.deltas.portions import Output, Portion
+from ledger.deltas.portions import Output, Portion, fold_rows_read
 from ledger.deltas.root_files import RootFile, write_listing
 from ledger.deltas.spans import Spans
 from ledger.spark.folding import ahead
@@ -103,9 +103,9 @@ class _Plan:
 
 
 def _plan(job: Job, portion: Portion | Frame) -> _Plan:
-    few = portion.size <= job.few_rows
     if isinstance(portion, Frame):
-        return _Plan(portion, near=few)
+        return _Plan(portion, near=True)
+    few = portion.size <= job.few_rows
     if few and sum(file.bytes for file in portion.files) <= FEW_BYTES:
         return _Plan(portion, near=True)
     near = few or all(is_local(file.path) for file in portion.files)
@@ -142,7 +142,9 @@ class _Fold:
             for plan in self.plans:
                 began, portion = time.perf_counter(), plan.portion
                 if isinstance(portion, Frame):
-                    reports, way = runner.frame(portion), f"a frame {runner.where}"
+                    table = portion.rows.toArrow()
+                    reports = [runner.writer.write([fold_rows_read(table, portion.edges)])]
+                    way = f"a frame, {Threads.where}"
                 else:
                     reports, way = fold_files(runner, portion, plan.footers)
                 outcome += FoldOutcome.of_reports(self.run, reports)

@@ -19,7 +19,8 @@ from ledger.deltas.root_files import RootFile
 @dataclass(frozen=True)
 class Frame:
     """Rows that a sink acks because it has read them, as a frame: see
-    ``ledger.spark.frames.inputs.root_rows``. ``size``: the number of rows.
+    ``ledger.spark.frames.inputs.root_rows``. They are folded in the driver, however many there are,
+    because only a row that Spark lost or doubled leads to them. ``size``: the number of rows.
     """
 
     rows: DataFrame

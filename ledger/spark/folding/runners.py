@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from heapq import heapreplace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,10 +25,9 @@ from ledger.core.column_names import (
 from ledger.deltas import fold_tasks
 from ledger.deltas.fold_files import FoldWriter, TaskReport
 from ledger.deltas.footers import Footer, groups_by_input, read_footers
-from ledger.deltas.portions import Output, fold_rows_read
+from ledger.deltas.portions import Output
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import FIRST, SHARED
-from ledger.spark.folding.outcome import Frame
 from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Witness
 from ledger.storage.manifest import DataFile, Manifest
@@ -37,38 +36,14 @@ MOST_THREADS = 8  # each needs the memory of a window
 MOST_DELTAS = 1 << 20  # that a thread unites by root
 MOST_ROWS = 1 << 22  # or deltas, that a task of Spark has in its memory
 PART_ROWS = MOST_ROWS  # that are exchanged into one partition
-READ_ROWS = 1 << 20  # of a frame that a task of Spark acks at a time
 MOST_TASKS = 256  # of a job of Spark; each leaves files
 
 Result = TypeVar("Result")
 
 
-class FoldRunner(Protocol):
-    """Runs the tasks of a fold. ``where``: the place in words, for the log."""
-
-    where: str
-    writer: FoldWriter
-
-    def apart(self, output: Output, footers: Sequence[Footer] | None) -> list[DataFile]:
-        """Return the files of an output that are folded one by one, by ``each``. All others are
-        folded ``together``.
-
-        ``footers``: the footers of the files, if they were read.
-        """
-
-    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
-        """Do the work on each file, and return the results in the order of the files."""
-
-    def together(self, output: Output, files: Sequence[DataFile]) -> list[TaskReport]:
-        """Fold files that may have rows of the same input, in any order."""
-
-    def frame(self, frame: Frame) -> list[TaskReport]:
-        """Fold the rows of a frame that a sink has read."""
-
-
 class Threads:
-    """Runs tasks in threads of the driver, without a Spark job or Python workers: numpy and pyarrow
-    release the interpreter's lock. Deltas to post stay in memory.
+    """Runs the tasks of a fold in threads of the driver, without a Spark job or Python workers:
+    numpy and pyarrow release the interpreter's lock. Deltas to post stay in memory.
 
     ``folder``: the folder for the files of deltas by root.
     """
@@ -92,15 +67,11 @@ class Threads:
         with _threads() as pool:
             return [self.writer.write(output.fold_together(files, pool.map))]
 
-    def frame(self, frame: Frame) -> list[TaskReport]:
-        """Fold the rows of a frame at once."""
-        return [self.writer.write([fold_rows_read(frame.rows.toArrow(), frame.edges)])]
-
 
 class Executors:
-    """Runs tasks in Spark's executors. Used for portions that need more memory than the driver
-    should use, or that are on a store closer to the executors. Executors cannot reach the ledger,
-    so their tasks write files (``ledger.deltas.fold_files``), which the driver posts.
+    """Runs the tasks of a fold in Spark's executors. Used for portions that need more memory than
+    the driver should use, or that are on a store closer to the executors. Executors cannot reach
+    the ledger, so their tasks write files (``ledger.deltas.fold_files``), which the driver posts.
 
     ``folder``: the folder for these files.
     """
@@ -141,18 +112,12 @@ class Executors:
         flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
         parts = max(min(MOST_TASKS, len(files)), manifest.rows // PART_ROWS + 1)
         parted = flat.repartition(parts, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
-        reports = self._rows(parted, replace(output, files=()).fold_table, None)
+        fold = replace(output, files=()).fold_table
+        reports = run_tasks(parted, partial(fold_tasks.fold_rows, fold, self.writer))
         return [*reports, TaskReport(wrote=witness.checksum)]
 
-    def frame(self, frame: Frame) -> list[TaskReport]:
-        """Fold about ``READ_ROWS`` rows of a frame at a time."""
-        return self._rows(frame.rows, partial(fold_rows_read, edges=frame.edges), READ_ROWS)
 
-    def _rows(self, rows: DataFrame, fold: fold_tasks.Fold, most: int | None) -> list[TaskReport]:
-        """Fold the rows of each partition, about ``most`` rows at a time; None: all rows of a
-        partition at once.
-        """
-        return run_tasks(rows, partial(fold_tasks.fold_rows, fold, most, self.writer))
+FoldRunner = Threads | Executors
 
 
 def _threads() -> ThreadPoolExecutor:
