@@ -260,7 +260,7 @@ class Sources:
             raise InputError(
                 f"input {name!r} cannot be copied to Parquet: {error.getMessage()}. Cast the column"
             ) from error
-        all_ids = copied_ids(target)
+        all_ids = ids_in(target, ID)
         if len(all_ids) != _observed(written):
             raise InputError(
                 f"the copy of input {name!r} in {self.folder} has {len(all_ids):,} of "
@@ -305,30 +305,12 @@ def _local(path: Path) -> str:
     return f"file://{path.absolute()}"
 
 
-def copied_ids(folder: Path) -> Ids:
-    """Return the ids in a copy, sorted. Spark numbers rows consecutively, so most ids are known
-    from footers.
-    """
-    ranges = []
-    for file in folder.glob("*.parquet"):
-        footer = pq.read_metadata(file)
-        for group in map(footer.row_group, range(footer.num_row_groups)):
-            columns = map(group.column, range(group.num_columns))
-            (column,) = [each for each in columns if each.path_in_schema == ID]
-            values = column.statistics
-            if values is None or not values.has_min_max:
-                return ids_in(folder, ID)
-            if values.max - values.min + 1 != group.num_rows:
-                return ids_in(folder, ID)
-            ranges.append(np.arange(values.min, values.max + 1))
-    return ids.union(ranges)
-
-
 def ids_in(folder: Path, column: str) -> Ids:
     """Return the distinct ids in a column of Parquet files, sorted: ids or lists of ids."""
-    if not folder.is_dir():  # of another machine
+    files = [*folder.rglob("*.parquet")]
+    if not files:  # they are on another machine
         return ids.NO_IDS
-    values = pq.read_table(folder, columns=[column], partitioning=None).column(0)
+    values = pq.read_table(files, columns=[column], partitioning=None).column(0)
     if pa.types.is_list(values.type):
         values = pc.list_flatten(values)
     return ids.distinct(values.to_numpy())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.auditing import ids as record_ids
-from ledger.auditing.sources import ID, copied_ids
+from ledger.auditing.sources import ID, ids_in
 
 IDS = st.lists(st.integers(0, (1 << 63) - 1) | st.integers(0, 20)).map(
     lambda values: np.array(values, dtype=np.int64)
@@ -36,8 +36,13 @@ def test_ids_by_source(ids):
 
 
 def test_ids_of_a_copy(tmp_path):
-    """Ids in a row are known by the footers, others are read."""
-    files = {"whole": [range(5), range(90, 100)], "gaps": [[1, 3], range(7, 9)], "none": []}
+    """They are read from all of its files, whose number and row groups do not matter."""
+    files = {
+        "whole": [range(5), range(90, 100)],
+        "gaps": [[1, 3], range(7, 9)],
+        "none": [],
+        "empty": [[]],
+    }
     for name, groups in files.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -45,4 +50,4 @@ def test_ids_of_a_copy(tmp_path):
             table = pa.table({"c0": [[1]] * len(values), ID: pa.array(values, pa.int64())})
             pq.write_table(table, folder / f"{at}.parquet", row_group_size=4)
         expected = [each for values in groups for each in values]
-        assert copied_ids(folder).tolist() == expected
+        assert ids_in(folder, ID).tolist() == expected
