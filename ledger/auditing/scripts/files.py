@@ -96,14 +96,11 @@ _ROWS = "Python writes it, and rows went through the driver"
 class ScriptFiles:
     """Files of a script, which the audit knows by the calls that touch them.
 
-    Attributes:
-        opened: the files that Python has written, by their name.
-        taken: frames whose rows went out of Spark's plans, with the call and its line.
+    ``opened``: the files that Python has written, by their name.
     """
 
     job: JobAudit
     opened: dict[str, OutputResult] = field(default_factory=dict)
-    taken: list[tuple[DataFrame, str]] = field(default_factory=list)
     earlier: EarlierFiles = field(init=False)
 
     def __post_init__(self) -> None:
@@ -210,7 +207,7 @@ class ScriptFiles:
         """Once the script has ended, take each file that Python has written for an output, if rows
         went out of Spark's plans: they may be in it. Add a note if there is no file for such rows.
         """
-        taken = [call for frame, call in self.taken if _reads_tables(frame)]
+        taken = [call for frame, call in self.job.taken if _reads_tables(frame)]
         if taken:
             self.job.others += self.opened.values()
         if taken and not self.job.others:

@@ -70,7 +70,7 @@ def forbid(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
     _keep_checkpoints_in_the_plan(patches)
     _leave_out_pandas(patches, job, files)
     _redirect_pandas(patches, job)
-    _leave_out_models(patches, job, files)
+    _leave_out_models(patches, job)
     _forbid_connect(patches)
 
 
@@ -150,7 +150,7 @@ def _redirect_pandas(patches: Patches, job: JobAudit) -> None:
         patches.replace(owner, "__init__", opened)
 
 
-def _leave_out_models(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
+def _leave_out_models(patches: Patches, job: JobAudit) -> None:
     """Let no model be saved, and note each as an output that is not followed. Rows that a model was
     fitted to may have arrived in it. Ends the script if it loads such a model.
     """
@@ -161,7 +161,6 @@ def _leave_out_models(patches: Patches, job: JobAudit, files: ScriptFiles) -> No
     def fit(method: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
         frame = args[0] if args else kwargs["dataset"]
         job.note_driver_rows(frame, "fit()")
-        files.taken.append((frame, f"fit() at {user_line() or UNKNOWN}"))
         with own_calls(False):  # an estimator of the script's own may do anything
             return method(owner, *args, **kwargs)
 

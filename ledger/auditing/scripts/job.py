@@ -62,6 +62,7 @@ class JobAudit:
     ``folder``: the folder of all copies.
     ``on_output``: called with each output once it is written.
     ``paths_read``: the full paths of files that Spark has read, without copies.
+    ``taken``: frames whose rows left Spark's plans, with the call and its line.
     """
 
     folder: Path
@@ -71,6 +72,7 @@ class JobAudit:
     others: list[OutputResult] = field(default_factory=list)
     lock: RLock = field(default_factory=RLock)
     paths_read: set[str] = field(default_factory=set)
+    taken: list[tuple[DataFrame, str]] = field(default_factory=list)
     written: Written = field(init=False)
     phantoms: Phantoms = field(init=False)
     tables: Tables = field(init=False)
@@ -81,7 +83,6 @@ class JobAudit:
     _read_at: dict[str, int] = field(default_factory=dict)
     _changed: set[int] = field(default_factory=set)
     _copied: dict[int, tuple[int, Mapping[str, str]]] = field(default_factory=dict)
-    _taken: list[tuple[DataFrame, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.written = Written(self.folder)
@@ -133,7 +134,7 @@ class JobAudit:
         """Record a frame whose rows leave Spark's plans through the driver or an RDD, from where
         they may go to an output.
         """
-        self._taken.append((frame, f"{what} at {user_line() or UNKNOWN}"))
+        self.taken.append((frame, f"{what} at {user_line() or UNKNOWN}"))
 
     def _doubts(self) -> dict[int, str]:
         """Return a sentence for each source whose rows went through the driver, if an output may
@@ -142,7 +143,7 @@ class JobAudit:
         if not self.others and not any(each.has_driver_rows for each in self.written.outputs):
             return {}
         doubts = {}
-        for frame, what in self._taken:
+        for frame, what in self.taken:
             catalyst = Catalyst(frame.sparkSession)
             for node in leaves(catalyst, catalyst.analyzed(frame)):
                 source = self._by_key.get(_key(catalyst, node))

@@ -27,7 +27,6 @@ from ledger.auditing.scripts.stops import ScriptStop, first_line
 from ledger.auditing.scripts.unseen import note_unseen
 from ledger.auditing.scripts.writers import intercept_writes
 from ledger.errors import InputError
-from ledger.lineage.sites import UNKNOWN, user_line
 from ledger.lineage.spark_faults import avoid_known_faults
 
 
@@ -111,7 +110,7 @@ def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
     intercept_writes(patches, job)
     intercept_statements(patches, job)
     forbid(patches, job, files)
-    _note_driver_rows(patches, job, files)
+    _note_driver_rows(patches, job)
     intercept_java(patches, files)
     intercept_files(patches, files)
     note_unseen(patches, job)
@@ -123,12 +122,11 @@ def intercepted(job: JobAudit, files: ScriptFiles) -> Iterator[None]:
         job.tables.close()
 
 
-def _note_driver_rows(patches: Patches, job: JobAudit, files: ScriptFiles) -> None:
+def _note_driver_rows(patches: Patches, job: JobAudit) -> None:
     """Have frames noted whose rows leave Spark's plans."""
 
     def collected(method: Callable[..., Any], frame: DataFrame, *args: Any, **kwargs: Any) -> Any:
         job.note_driver_rows(frame, f"{method.__name__}()")
-        files.taken.append((frame, f"{method.__name__}() at {user_line() or UNKNOWN}"))
         return method(frame, *args, **kwargs)
 
     for name in ("collect", "tail", "toArrow", "toJSON", "toLocalIterator", "toPandas"):
@@ -137,7 +135,6 @@ def _note_driver_rows(patches: Patches, job: JobAudit, files: ScriptFiles) -> No
 
     def with_note(frame: DataFrame) -> Any:
         job.note_driver_rows(frame, "rdd")
-        files.taken.append((frame, f"rdd at {user_line() or UNKNOWN}"))
         return rdd.__get__(frame, ClassicDataFrame)
 
     patches.replace_property(ClassicDataFrame, "rdd", with_note)

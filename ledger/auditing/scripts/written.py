@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from ledger.auditing.attribution import groups_in_memory
 from ledger.auditing.options import under_options
 from ledger.auditing.outputs import HIDDEN, AuditOutput, text_of_ids
+from ledger.auditing.scripts.places import is_pattern
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.sources import ids_in
 
@@ -264,7 +265,7 @@ class Written:
         places = {key: place for key, place in each.items() if place is not None}
         if not places:
             return [], []
-        if _is_pattern(path) or _ABOVE in places.values():
+        if is_pattern(path) or _ABOVE in places.values():
             _require_own(spark, path, list(places))
         live = {key: self.live("path", key) for key in places}
         places = {key: place for key, place in places.items() if live[key]}
@@ -389,12 +390,8 @@ def _place(spark: Any, path: str, key: str) -> str | None:
     return "".join(f"/{part}" for part in wanted[len(names) :])
 
 
-def _is_pattern(text: str) -> bool:
-    return any(sign in text for sign in "*?[{")
-
-
 def _matches(spark: Any, wanted: str, name: str) -> bool:
-    if wanted == name or not _is_pattern(wanted):
+    if wanted == name or not is_pattern(wanted):
         return wanted == name
     return bool(spark._jvm.org.apache.hadoop.fs.GlobPattern(wanted).matches(name))
 
