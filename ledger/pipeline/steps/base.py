@@ -25,8 +25,6 @@ class Step:
     files: ClassVar[str]
     """What ``ackledger gc`` calls the files that its runs wrote."""
 
-    makes_roots: ClassVar[bool] = False
-    """Whether its rows are the records that are tracked."""
     is_published: ClassVar[bool] = False
     """Whether its rows are published, and no step reads them."""
     ends_tracking: ClassVar[bool] = False

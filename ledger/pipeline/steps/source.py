@@ -28,7 +28,6 @@ class SourceStep(Step):
     kind = "source"
     in_words = "a source"
     files = "snapshots"
-    makes_roots = True
     inputs = ()
 
     @property
