@@ -37,6 +37,7 @@ from ledger.auditing.remarks import Remark
 from ledger.auditing.sources import ID, Sources
 from ledger.auditing.text import WIDTH, lines
 from ledger.errors import InputError
+from ledger.types.spark import quoted
 
 MAX_EXAMPLES = 3  # records of a loss
 # Reports with frames over their copies, which have to stay until Python ends.
@@ -228,9 +229,9 @@ class AuditReport:
     def _rows(self, loss: Loss, taken: set[str], as_text: set[str]) -> DataFrame:
         rows = loss.source.rows(self._ids_frame(loss.ids)).drop(ID)
         columns = [
-            F.col(f"`{name.replace('`', '``')}`").cast("string").alias(name)
+            F.col(quoted(name)).cast("string").alias(name)
             if name.lower() in as_text
-            else F.col(f"`{name.replace('`', '``')}`")
+            else F.col(quoted(name))
             for name in loss.source.columns
         ]
         named = {"source": loss.source.name, "operation": loss.operation}

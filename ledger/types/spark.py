@@ -64,7 +64,7 @@ def _without_length(kind: T.DataType) -> T.DataType:
 
 
 def quoted(name: str) -> str:
-    """Return a column's name quoted for Spark, whatever characters it has."""
+    """Return a name of a column or a table quoted for Spark, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -9,10 +9,11 @@ from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import SparkSession
 
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.tables import Tables, name_parts, quoted, table_parts
+from ledger.auditing.scripts.tables import Tables, name_parts, table_parts
 from ledger.auditing.scripts.written import alternatives, full_path
 from ledger.lineage.catalyst import Catalyst, Expression, Node
 from ledger.lineage.nodes import simple_name
+from ledger.types.spark import quoted
 
 _RELATION = "UnresolvedRelation"
 _NAMED = (_RELATION, "UnresolvedTable", "UnresolvedTableOrView")

@@ -17,10 +17,11 @@ from ledger.auditing.scripts.job import JobAudit
 from ledger.auditing.scripts.names import require_table
 from ledger.auditing.scripts.patches import Patches
 from ledger.auditing.scripts.stops import ScriptStop
-from ledger.auditing.scripts.tables import name_parts, quoted, table_parts
+from ledger.auditing.scripts.tables import name_parts, table_parts
 from ledger.auditing.scripts.written import NATIVE, WrittenOutput, alternatives, full_path
 from ledger.lineage.catalyst import Catalyst
 from ledger.lineage.nodes import simple_name
+from ledger.types.spark import quoted
 
 _READING = ("csv", "json", "load", "orc", "parquet", "text", "xml")
 _REDIRECTED = (

@@ -33,7 +33,6 @@ from ledger.auditing.scripts.tables import (
     Partitioned,
     is_temporary,
     location_of,
-    quoted,
     require_no_view,
     table_key,
     table_parts,
@@ -43,6 +42,7 @@ from ledger.auditing.scripts.written import Destination
 from ledger.lineage.catalyst import Catalyst, Node
 from ledger.lineage.nodes import simple_name
 from ledger.lineage.sites import UNKNOWN, user_line
+from ledger.types.spark import quoted
 
 # Statements that write nothing of the user's.
 _HARMLESS = re.compile(
@@ -306,7 +306,7 @@ def _require_temporary(catalyst: Catalyst, command: Node) -> None:
     parts = _name_of_child(catalyst, command)
     if parts is None:
         raise ScriptStop("DROP VIEW of a view whose name the audit cannot read: expected its name")
-    name = ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+    name = ".".join(map(quoted, parts))
     try:
         is_harmless = catalyst.spark.catalog.getTable(name).isTemporary
     except AnalysisException as error:

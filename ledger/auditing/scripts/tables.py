@@ -19,6 +19,7 @@ from ledger.auditing.outputs import HIDDEN
 from ledger.auditing.scripts.phantoms import Phantoms
 from ledger.auditing.scripts.stops import ScriptStop
 from ledger.auditing.scripts.written import NATIVE, Destination, Written, full_path
+from ledger.types.spark import quoted
 
 HIVE = "hive"
 _CATALOG = "spark_catalog"
@@ -403,11 +404,6 @@ def table_parts(spark: SparkSession, name: str | Sequence[str]) -> list[str]:
     elif not manager.isCatalogRegistered(parts[0]):
         parts = [manager.currentCatalog().name(), *parts]
     return [part.lower() for part in parts]
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL has it, whatever its characters."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def name_parts(spark: SparkSession, name: str | Sequence[str]) -> list[str]:

@@ -15,11 +15,11 @@ from ledger.auditing.scripts.tables import (
     HIVE,
     Partitioned,
     location_of,
-    quoted,
     require_no_view,
     table_key,
 )
 from ledger.auditing.scripts.written import NATIVE, Destination, full_path
+from ledger.types.spark import quoted
 
 _CONFIGURING = ("bucketBy", "clusterBy", "format", "mode", "option", "options", "sortBy")
 _ENDING = (
