@@ -142,9 +142,8 @@ def open_replay(
         check_files(original, pipeline, from_source=selection.from_source)
         if selection.quarantined or selection.accepted:
             state_guards.check_quarantined(connection, pipeline, original)
-        interval = Interval(original.interval_start, original.interval_end, original.params)
         replayed = pipeline.with_whole(whole_stages(original.topology))
-        values = _values(replayed, pipeline_id, key, interval)
+        values = _values(replayed, pipeline_id, key, original.interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
         values |= {"guarantee": original.guarantee.value, "publish": original.publish.value}
         claimed = claims.replay_claims(settings, pipeline, _opening(values))

@@ -112,7 +112,7 @@ def _run_again(batch: Batch, target: str, options: Sequence[str] = ()) -> str:
     if batch.kind is BatchKind.REPLAY:
         again = ackledger("replay", target, batch=batch.original_id, run_id=asked_as(batch))
         return " ".join([again, *options])
-    return commands.run(target, _interval(batch), "--run-id", batch.run_id, *options)
+    return commands.run(target, batch.interval, "--run-id", batch.run_id, *options)
 
 
 def asked_as(batch: Batch) -> str:
@@ -124,14 +124,14 @@ def asked_as(batch: Batch) -> str:
 
 def reprocess(batch: Batch, target: str = ANY_TARGET) -> str:
     """Return the command that reads a batch's interval again."""
-    return commands.run(target, _interval(batch), "--reprocess")
+    return commands.run(target, batch.interval, "--reprocess")
 
 
 def instead_of_a_lost_file(batch: Batch, target: str) -> Actions:
     """Return how to get the rows of a lost staged file back."""
     actions: Actions = (Action("Or reprocess the interval", reprocess(batch, target)),)
     if batch.dag_id:
-        command = commands.reprocess_in_airflow(batch.dag_id, _interval(batch))
+        command = commands.reprocess_in_airflow(batch.dag_id, batch.interval)
         actions += (Action(IN_AIRFLOW, command),)
     return actions
 
@@ -139,10 +139,6 @@ def instead_of_a_lost_file(batch: Batch, target: str) -> Actions:
 def _airflow_run(batch: Batch) -> str:
     run_id = batch.run_id.removesuffix(REPROCESS)  # the batch has it, Airflow's run has not
     return f"run {run_id} of DAG {batch.dag_id}"
-
-
-def _interval(batch: Batch) -> Interval:
-    return Interval(batch.interval_start, batch.interval_end, batch.params)
 
 
 def _first_line(reason: str | None) -> str:
