@@ -140,7 +140,7 @@ def batch(database: Database, number: int) -> BatchPage:
             summary.steps,
             losses,
             [asdict(row) for row in pages.drops(connection, number)],
-            {row.step: row.batch_id for row in pages.followed(connection, number)},
+            pages.followed(connection, number),
         )
         return BatchPage(
             today=family[itself.original_id],

@@ -46,16 +46,6 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class FollowedStep:
-    """A step after the settlement that has run in another batch of the family."""
-
-    step: str
-    batch_id: int
-    state: str
-    output_rows: int | None
-
-
-@dataclass(frozen=True)
 class Dropped:
     """Records that a step dropped on purpose."""
 
@@ -217,19 +207,19 @@ def pipeline_of_record(connection: Connection, number: int) -> str | None:
     return connection.execute(statement, {"id": number}).scalar()
 
 
-def followed(connection: Connection, batch_id: int) -> list[FollowedStep]:
+def followed(connection: Connection, batch_id: int) -> dict[str, int]:
     """Return the steps after the settlement that have run in other batches of a batch's family,
     each with the latest of these.
     """
     statement = text("""
-        SELECT DISTINCT ON (s.name) s.name AS step, r.batch_id, r.state, r.output_rows
+        SELECT DISTINCT ON (s.name) s.name, r.batch_id
         FROM batch b
         JOIN batch f ON f.family_id = b.family_id AND f.batch_id <> b.batch_id
         JOIN batch_step s ON s.batch_id = f.batch_id AND s.after
         JOIN step_run r ON r.batch_id = s.batch_id AND r.step = s.name AND r.state = 'committed'
         WHERE b.batch_id = :id ORDER BY s.name, r.step_run_id DESC
     """)
-    return all_of(FollowedStep, connection.execute(statement, {"id": batch_id}))
+    return {row.name: row.batch_id for row in connection.execute(statement, {"id": batch_id})}
 
 
 def drops(connection: Connection, batch_id: int) -> list[Dropped]:
