@@ -251,7 +251,7 @@ def _is_emptied(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
     the audit would still read, or if the name of the table cannot be read.
     """
     words = _LEFT_OUT[simple_name(command)]
-    parts = _name_of_child(catalyst, command)
+    parts = _parts(catalyst, command.child())
     if parts is None:
         if job.tables:
             raise ScriptStop(
@@ -278,7 +278,7 @@ def _is_emptied(job: JobAudit, catalyst: Catalyst, command: Node) -> bool:
 
 def _is_of_view(catalyst: Catalyst, command: Node) -> bool:
     """Return whether a statement names a temporary view, which it then drops."""
-    parts = _name_of_child(catalyst, command)
+    parts = _parts(catalyst, command.child())
     return parts is not None and is_temporary(catalyst.spark, parts)
 
 
@@ -303,7 +303,7 @@ def _shown(job: JobAudit, catalyst: Catalyst, command: Node, text: str) -> DataF
 
 def _require_temporary(catalyst: Catalyst, command: Node) -> None:
     """End the script if it drops a view of the catalog, or one whose name cannot be read."""
-    parts = _name_of_child(catalyst, command)
+    parts = _parts(catalyst, command.child())
     if parts is None:
         raise ScriptStop("DROP VIEW of a view whose name the audit cannot read: expected its name")
     name = ".".join(map(quoted, parts))
@@ -318,12 +318,8 @@ def _require_temporary(catalyst: Catalyst, command: Node) -> None:
         )
 
 
-def _name_of_child(catalyst: Catalyst, command: Node) -> list[str] | None:
-    """Return the parts of the name of what a statement is about; None: it is not a plain name."""
-    return _parts(catalyst, command.child())
-
-
 def _parts(catalyst: Catalyst, name: Node) -> list[str] | None:
+    """Return the parts of the name of what a statement is about; None: it is not a plain name."""
     kind = simple_name(name)
     if kind == "UnresolvedIdentifier":
         parts = name.nameParts()

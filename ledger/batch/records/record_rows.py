@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger.batch.records.snapshots import json_rows, rows_at, shortened
+from ledger.batch.records.snapshots import json_rows, rows_at, shortened, values_of
 from ledger.core.column_names import (
     ANCHORS,
     DROPPED,
@@ -74,10 +74,7 @@ def _described(
     mark that a stage returns beside its output has no content.
     """
     columns = [name for name in rows.column_names if not is_own(name)]
-    failed, dropped = (
-        rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
-        for name in (FAILED, DROPPED)
-    )
+    failed, dropped = (values_of(rows, name) for name in (FAILED, DROPPED))
     empty = np.ones(len(rows), bool)
     for name in columns:
         empty &= rows[name].is_null().to_numpy()

@@ -96,7 +96,7 @@ def read_rows(
     keys = json_rows(rows, names) if names else [None] * len(rows)
     contents = json_rows(rows, columns, redact.among(columns))
     masks_text = redact.hides_text(columns, source.layout)
-    others = (_values(rows, name) for name in (ERROR, RAW, FILE, NAMES))
+    others = (values_of(rows, name) for name in (ERROR, RAW, FILE, NAMES))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
         is_text = error is not None or raw is not None
         hides = masks_text and is_text
@@ -118,7 +118,8 @@ def _ordered(order: str | None, columns: list[str]) -> list[str]:
     return columns if order is None else order.split(BETWEEN)
 
 
-def _values(rows: pa.Table, name: str) -> list[Any]:
+def values_of(rows: pa.Table, name: str) -> list[Any]:
+    """Return the values of a column; None for each row if there is no such column."""
     return rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
 
 
