@@ -1,10 +1,8 @@
 """``ackledger init --from``: the pipeline that is written for a job, and what is left to do."""
 
 import ast
-import importlib.util
 import json
-import subprocess
-import sys
+from functools import partial
 from textwrap import dedent
 
 import pytest
@@ -14,6 +12,7 @@ from ledger.auditing.expected import ExpectedLoss
 from ledger.cli.base import app
 from ledger.cli.porting.writing import port
 from ledger.errors import InputError
+from tests.support.ported_jobs import pipeline_of, ported_in
 
 START = """\
 from pyspark.sql import SparkSession
@@ -159,36 +158,12 @@ main()
 @pytest.fixture
 def ported(tmp_path):
     """Port a job's text; return what was written. Its imports must be used."""
-
-    def run(text, name="my_job.py", **options):
-        path = tmp_path / name
-        path.write_text(text)
-        result = port(path, **options)
-        written = tmp_path / f"{result.name}.py"
-        written.write_text(result.text)
-        ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F"]
-        command = [*ruff, "--ignore", "F821", str(written)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + result.text
-        return result
-
-    return run
+    return partial(ported_in, tmp_path)
 
 
 def at(text, part):
     """The file and line of a part of a job's text."""
     return f"my_job.py:{text[: text.index(part)].count(chr(10)) + 1}"
-
-
-def pipeline_of(path, monkeypatch):
-    """Import a written module; return its pipeline."""
-    monkeypatch.syspath_prepend(str(path.parent))
-    monkeypatch.delitem(sys.modules, "my_job", raising=False)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.pipeline.steps()
-    return module.pipeline
 
 
 def test_functions_become_stages(ported, tmp_path, monkeypatch):

@@ -2,9 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from keyword import iskeyword
+from typing import Literal
 
 from ledger.cli.porting.flow import Flow, Statement, Value, Write
 from ledger.cli.porting.reading import JobFile
@@ -14,6 +16,12 @@ _VAGUE = {"", "df", "data", "dataframe", "result", "output", "out", "input", "tm
 _NO_STEM = re.compile(r"^\w+:|\.(csv|json|parquet|gz|txt)\b|\{\{.*?\}\}")
 # Joins that keep rows of the right side that have no partner.
 _OUTER = {"right", "outer", "full", "fullouter", "full_outer", "rightouter", "right_outer"}
+# How a frame is made from a read. A derived one, which has a name of its own, is no lookup unless
+# it is broadcast.
+_Made = Literal["read", "derived", "broadcast"]
+# Returns whether an expression that gets a name or is returned is only looked up under that name;
+# None for any other expression.
+_Named = Callable[[ast.AST, _Made], bool | None]
 
 
 @dataclass(frozen=True)
@@ -108,24 +116,40 @@ def _stage(
     return Stage(cut, statements, reads, [each for each in ordered if each in references])
 
 
-def _is_lookup(read: Value, needed: Iterable[Value], flow: Flow) -> bool:
-    """Return whether a frame is only the right side of joins, or broadcast."""
+def _is_lookup(value: Value, needed: Collection[Value], flow: Flow, made: _Made = "read") -> bool:
+    """Return whether a frame is only the right side of joins. Frames that are made from it and get
+    a name are followed: they have to be broadcast, too.
+    """
     statements = dict.fromkeys(each.statement for each in needed)
-    uses = [node for each in statements for node, value in each.uses.items() if value is read]
-    is_hidden = any(read in (*each.before.values(), *each.views) for each in statements)
-    is_written = any(write.value is read for write in flow.writes)
-    is_used = bool(uses) and not is_hidden and not is_written
-    return is_used and all(_is_right_side(node, flow.job) for node in uses)
+    uses = [(each, at) for each in statements for at, used in each.uses.items() if used is value]
+    is_hidden = any(value in (*each.before.values(), *each.views) for each in statements)
+    is_written = any(write.value is value for write in flow.writes)
+    if not uses or is_hidden or is_written:
+        return False
+
+    def named(node: ast.AST, made: _Made, statement: Statement) -> bool | None:
+        if node not in (statement.node, getattr(statement.node, "value", None)):
+            return None
+        values = [each for each in statement.values if each in needed]
+        return all(_is_lookup(each, needed, flow, made) for each in values)
+
+    return all(
+        _is_right_side(node, flow.job, made, partial(named, statement=statement))
+        for statement, node in uses
+    )
 
 
-def _is_right_side(node: ast.AST, job: JobFile) -> bool:
+def _is_right_side(node: ast.AST, job: JobFile, made: _Made, named: _Named) -> bool:
     """Return whether a use of a frame looks it up, in place or in the function that takes it."""
+    is_lookup = named(node, "derived" if made == "read" else made)
+    if is_lookup is not None:
+        return is_lookup
     parent = job.parents.get(node)
     if isinstance(parent, ast.Attribute | ast.Subscript):
         outer = job.parents[parent]
         if not isinstance(outer, ast.Call) or outer.func is not parent:
             return getattr(parent, "attr", "") not in ("write", "writeStream", "rdd")  # a column
-        return getattr(parent, "attr", "") != "join" and _is_right_side(outer, job)
+        return getattr(parent, "attr", "") != "join" and _is_right_side(outer, job, made, named)
     if not isinstance(parent, ast.Call) or node not in parent.args:
         return False
     name = ast.unparse(parent.func).rpartition(".")[2]
@@ -133,17 +157,45 @@ def _is_right_side(node: ast.AST, job: JobFile) -> bool:
         how = [*parent.args[2:], *(each.value for each in parent.keywords if each.arg == "how")]
         is_constant = all(isinstance(each, ast.Constant) for each in how)
         kinds = {str(getattr(each, "value", "")).lower() for each in how}
-        return is_constant and not kinds & _OUTER
+        return made != "derived" and is_constant and not kinds & _OUTER
     if name == "broadcast":
-        return _is_right_side(parent, job)
+        return _is_right_side(parent, job, "broadcast", named)
     function = job.function_of(parent)
-    if function is None:
-        return False
-    at, every = parent.args.index(node), function.args.args
-    parameter = every[at].arg if at < len(every) else None
-    names = (each for each in ast.walk(function) if isinstance(each, ast.Name))
-    uses = [each for each in names if each.id == parameter]
-    return bool(uses) and all(_is_right_side(each, job) for each in uses)
+    at = parent.args.index(node)
+    return function is not None and _is_looked_up_in(function, at, parent, job, made, named)
+
+
+def _is_looked_up_in(
+    function: ast.FunctionDef,
+    at: int,
+    call: ast.Call,
+    job: JobFile,
+    made: _Made,
+    named: _Named,
+) -> bool:
+    """Return whether a function only looks up the argument at a position, or returns it to a call
+    that does.
+    """
+    seen: set[tuple[str, _Made]] = set()
+
+    def named_in(node: ast.AST, made: _Made) -> bool | None:
+        match job.parents.get(node):
+            case ast.Return():
+                return _is_right_side(call, job, made, named)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                return is_looked_up(name, made)
+        return None
+
+    def is_looked_up(name: str, made: _Made) -> bool:
+        if (name, made) in seen:
+            return True
+        seen.add((name, made))
+        names = (each for each in ast.walk(function) if isinstance(each, ast.Name))
+        uses = [each for each in names if each.id == name and isinstance(each.ctx, ast.Load)]
+        return bool(uses) and all(_is_right_side(each, job, made, named_in) for each in uses)
+
+    every = function.args.args
+    return at < len(every) and is_looked_up(every[at].arg, made)
 
 
 def _name(steps: Steps, flow: Flow, taken: set[str]) -> None:
