@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from ledger.cli.porting.reading import DataAccess
@@ -12,6 +12,9 @@ _WIDTH = 88  # of ruff, unless it is set
 # Options of Spark that have arguments of their own here, or need none.
 _OWN = {"header", "schema", "nullvalue", "multiline", "path", "format", "sep", "delimiter"}
 _OWN |= {"inferschema", "mode", "encoding", "charset", "samplingratio", "mergeschema"}
+# Options of a write that its sink has, or that name its place.
+_WRITTEN = {"path", "name", "tablename", "format", "mode", "partitionby"}
+_OF_JDBC = {"url", "table", "dbtable", "properties", "user", "password", "driver"}
 _PARAMS = re.compile(r"\{\{ params\.(\w+) \}\}")
 _REMOTE = ("s3://", "s3a://", "gs://", "abfs://", "abfss://", "wasbs://")
 
@@ -47,10 +50,13 @@ def call(name: str, arguments: Sequence[str], indent: int = 0, end: str = "") ->
     return f"{name}(\n{lines}{blank}){end}"
 
 
-def source(read: DataAccess, path: str | None, template: str | None, schema: str) -> Declaration:
+def source(
+    name: str, read: DataAccess, path: str | None, template: str | None, schema: str
+) -> Declaration:
     """Return the declaration of a source or reference.
 
     Args:
+        name: the name of the step.
         read: the read of the job.
         path: its path or table, None if it is not known before the job runs.
         template: the path with ``{{ params.NAME }}`` for parts that are not known.
@@ -58,11 +64,11 @@ def source(read: DataAccess, path: str | None, template: str | None, schema: str
     """
     columns = schema or '"TODO STRING"'
     if read.format in FORMATS:
-        declared = _files(read, path, template, columns)
+        declared = _files(name, read, path, template, columns)
     else:
         what = f"{read.format} {path or ''}".rstrip()
         todo = f"reads {what}: declare its files, a SqlSource, or a source of your own"
-        unknown = [quoted("TODO"), 'format="parquet"', f"schema={columns}"]
+        unknown = [quoted(f"TODO_{name}"), 'format="parquet"', f"schema={columns}"]
         declared = Declaration("FileSource", unknown, [todo])
     if not schema:
         declared.todo.append(
@@ -72,12 +78,14 @@ def source(read: DataAccess, path: str | None, template: str | None, schema: str
     return declared
 
 
-def _files(read: DataAccess, path: str | None, template: str | None, columns: str) -> Declaration:
+def _files(
+    name: str, read: DataAccess, path: str | None, template: str | None, columns: str
+) -> Declaration:
     declared = Declaration("FileSource")
     if path is None:
         written = ast.unparse(read.location) if read.location else "no path"
-        path = template or "TODO"
-        passed = " ".join(f"--param {name}=..." for name in dict.fromkeys(_PARAMS.findall(path)))
+        path = template or f"TODO_{name}"
+        passed = " ".join(f"--param {each}=..." for each in dict.fromkeys(_PARAMS.findall(path)))
         declared.todo.append(
             f"reads a path that is computed, {written}: write it, for example with"
             " {{ interval_start | ds }}" + (f", or run it with {passed}" if passed else "")
@@ -97,33 +105,43 @@ def _files(read: DataAccess, path: str | None, template: str | None, columns: st
     null = read.constant("nullValue")
     if isinstance(null, str) and null:
         declared.arguments.append(f"null_value={quoted(null)}")
-    options = {name: read.constant(name) for name in OPTIONS[read.format]}
+    options = {option: read.constant(option) for option in OPTIONS[read.format]}
     if read.format == "csv":
         options["sep"] = options["sep"] or read.constant("delimiter")
-    pairs = [f"{quoted(name)}: {quoted(str(value))}" for name, value in options.items() if value]
+    pairs = [f"{quoted(key)}: {quoted(str(value))}" for key, value in options.items() if value]
     if pairs:
         declared.arguments.append(f"options={{{', '.join(pairs)}}}")
     if str(read.constant("mode")).upper() == "DROPMALFORMED":
         declared.todo.append("drops records that do not parse: here they fail with a reason")
-    supported = _OWN | {name.lower() for name in OPTIONS[read.format]}
+    supported = _OWN | {option.lower() for option in OPTIONS[read.format]}
     others = [
-        name
-        for name, value in read.options.items()
-        if name.lower() not in supported
-        or not (isinstance(value, ast.Constant) or name in ("schema", "path"))
+        option
+        for option, value in read.options.items()
+        if option.lower() not in supported
+        or not (isinstance(value, ast.Constant) or option in ("schema", "path"))
     ]
     if others:
         declared.todo.append(f"has options that are left out: {', '.join(others)}")
     return declared
 
 
-def sink(write: DataAccess, path: str | None, template: str | None) -> Declaration:
-    """Return the declaration of a sink. For its arguments, see ``source``."""
+def sink_path(name: str, template: str | None, taken: Container[str]) -> str:
+    """Return a path for a sink whose path is not known before the job runs. It has the name of the
+    step unless its known parts tell it from the paths that are ``taken``.
+    """
+    path = _PARAMS.sub("TODO", template or "TODO")
+    return f"{path}_{name}" if path in taken or path.endswith("TODO") else path
+
+
+def sink(write: DataAccess, path: str, *, is_known: bool) -> Declaration:
+    """Return the declaration of a sink. ``path``: its path or table, or ``sink_path``."""
     declared = Declaration("ParquetSink")
-    if path is None:
+    if not is_known:
         written = ast.unparse(write.location) if write.location else "no path"
         declared.todo.append(f"writes to a path that is computed, {written}: write it")
-        path = _PARAMS.sub("TODO", template or "TODO")
+    supported = _WRITTEN | (_OF_JDBC if write.format == "jdbc" else set())
+    if others := [option for option in write.options if option.lower() not in supported]:
+        declared.todo.append(f"has options that are left out: {', '.join(others)}")
     if write.format == "jdbc":
         todo = "writes jdbc: set SINK_URL to a PostgreSQL database, and choose its mode"
         arguments = [quoted("env:SINK_URL"), quoted(path)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ledger.cli.porting.reading import (
+    CHANGES,
     OUTSIDE,
     SESSIONS,
     DataAccess,
@@ -17,6 +18,7 @@ from ledger.cli.porting.reading import (
     access,
     bound_names,
     calls_in,
+    changed_names,
     is_guard,
 )
 
@@ -28,7 +30,6 @@ _LOCAL = (ast.Lambda, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 _DRIVER = {"collect", "toPandas", "toLocalIterator", "rdd", "foreach", "foreachPartition"}
 _NO_FRAMES = {"columns", "schema", "dtypes", "count", "first", "head", "take", "isEmpty", *_DRIVER}
 _GROUPS = {"groupBy", "groupby", "rollup", "cube", "pivot"}  # whose count() is a frame
-_CHANGES = {"append", "extend", "update", "add", "insert"}  # methods that change a list or dict
 _WRITERS = {"write", "writeStream", "writeTo", "readStream"}
 _VIEWS = {"createOrReplaceTempView", "createTempView", "registerTempTable"}
 _TABLES = re.compile(r"\b(?:FROM|JOIN)\s+([\w.`]+)", re.IGNORECASE)
@@ -41,7 +42,8 @@ class Value:
     Attributes:
         text: the value, if it is a text that is known without running the job.
         names: further names that it was assigned to.
-        function: the name of the function of a ``call``.
+        function: the name of the function that returns it, if that is known.
+        is_read_back: whether it is a read of what the job has written.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Value:
     read: DataAccess | None = None
     names: list[str] = field(default_factory=list)
     function: str = ""
+    is_read_back: bool = False
 
 
 @dataclass(eq=False)
@@ -174,7 +177,7 @@ class Flow:
             case ast.Import() | ast.ImportFrom() | ast.Pass():
                 pass
             case _:
-                self._keep(node, scope, _changed_names(node))
+                self._keep(node, scope, changed_names(node))
 
     def _run(self, body: Iterable[ast.stmt], scope: Namespace) -> None:
         for node in body:
@@ -184,7 +187,7 @@ class Flow:
         targets = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         names = [each.id for each in targets if isinstance(each, ast.Name)]
         if len(names) < len(targets):  # an item of a list or dict
-            self._keep(node, scope, _changed_names(node))
+            self._keep(node, scope, changed_names(node))
             return
         statement = Statement(scope, node)
         self._visit(value, statement)
@@ -254,6 +257,7 @@ class Flow:
                 for other in self.writes:
                     if key and other.key == key:
                         self.note(node, f"reads what {other.place} writes: read its stage instead")
+                        value.is_read_back = True
                 return
             if self.job.makes_session(node):
                 statement.uses[node] = Value("spark", Statement(scope, node), "session")
@@ -294,7 +298,7 @@ class Flow:
                 else:
                     self._views[name.lower()] = self._add(statement, [f"view {name}"])[0]
             case ast.Call(func=ast.Attribute(attr=method, value=ast.Name(id=name))):
-                if method in _CHANGES:
+                if method in CHANGES:
                     self._keep(node, scope, [name])
             case ast.Call(func=function) if ast.unparse(function).endswith(".conf.set"):
                 self.note(node, "sets an option of Spark: set it in spark-defaults.conf")
@@ -357,6 +361,8 @@ class Flow:
         self._depth -= 1
         if isinstance(inner.result, Value) and node:
             statement.uses[node] = inner.result
+            if inner.result.statement.scope is inner:
+                inner.result.function = inner.result.function or function.name
         elif inner.result and node:
             self._several[node] = inner.result  # type: ignore[assignment]
 
@@ -457,21 +463,6 @@ class Flow:
                 return None
         texts = [text for part in parts if (text := self._text(part, scope, unknown)) is not None]
         return separator.join(texts) if len(texts) == len(parts) else None
-
-
-def _changed_names(node: ast.AST) -> list[str]:
-    """Return the names that a statement assigns, or whose values it changes."""
-    names: dict[str, None] = {}
-    for each in ast.walk(node):
-        match each:
-            case (
-                ast.Name(id=name, ctx=ast.Store())
-                | ast.Subscript(value=ast.Name(id=name), ctx=ast.Store())
-            ):
-                names[name] = None
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)):
-                names |= {name: None} if method in _CHANGES else {}
-    return [*names]
 
 
 def is_frame_of(node: ast.expr, statement: Statement) -> bool:

@@ -13,8 +13,25 @@ AS_IS = "\0"  # begins a line within a text in triple quotes, which keeps its in
 SESSIONS = {"spark", "session", "spark_session", "sparkSession", "sqlContext"}
 # What gives values from the command line, or from a notebook.
 OUTSIDE = re.compile(r"\bparse_args\(|\bsys\.argv\b|\bgetResolvedOptions\(|\bdbutils\.|\binput\(")
+CHANGES = {"append", "extend", "update", "add", "insert"}  # methods that change a list or dict
 _ENDS = {"csv", "json", "parquet", "text", "orc", "table", "load", "jdbc", "textFile"}
 _ENDS |= {"save", "saveAsTable", "insertInto"}
+# Names of the arguments after the first, by the verb and the last method.
+_POSITIONS = {
+    ("read", "csv"): ("schema", "sep", "encoding"),
+    ("read", "json"): ("schema",),
+    ("read", "load"): ("format", "schema"),
+    ("read", "jdbc"): ("table",),
+    ("write", "csv"): ("mode", "compression", "sep"),
+    ("write", "json"): ("mode", "compression"),
+    ("write", "parquet"): ("mode", "partitionBy", "compression"),
+    ("write", "orc"): ("mode", "partitionBy", "compression"),
+    ("write", "text"): ("compression",),
+    ("write", "save"): ("format", "mode", "partitionBy"),
+    ("write", "saveAsTable"): ("format", "mode", "partitionBy"),
+    ("write", "insertInto"): ("overwrite",),
+    ("write", "jdbc"): ("table", "mode", "properties"),
+}
 # Options of Spark on which no row depends.
 _TUNING = (
     *("spark.app.", "spark.driver.", "spark.executor.", "spark.ui.", "spark.sql.adaptive."),
@@ -76,22 +93,22 @@ def _access(calls: list[ast.Call], base: ast.Attribute) -> DataAccess:
         name = _method(call)
         if name == "option" and len(call.args) == 2 and isinstance(call.args[0], ast.Constant):
             options[str(call.args[0].value)] = call.args[1]
-        elif name == "partitionBy":
+        elif name in ("partitionBy", "bucketBy", "sortBy", "clusterBy"):
             options[name] = ast.Tuple(elts=call.args)
         elif name in ("mode", "schema", "format") and call.args:
             options[name] = call.args[0]
         options |= {each.arg or "**": each.value for each in call.keywords}
     end, others = _method(last), last.args[1:]
-    if others:
-        second = {("read", "csv"): "schema", ("read", "json"): "schema", ("write", "csv"): "mode"}
-        second |= {("write", "json"): "mode", ("write", "parquet"): "mode"}
-        options[second.get((base.attr, end), "further arguments")] = others[0]
+    names = _POSITIONS.get((base.attr, end), ())
+    options |= dict(zip(names, others, strict=False))
+    if len(others) > len(names):
+        options["further arguments"] = others[len(names)]
     form = options.get("format")
     named = str(form.value) if isinstance(form, ast.Constant) else "parquet"
     locations = [*last.args[:1], *(options.get(name) for name in ("path", "name", "tableName"))]
     location = next((each for each in locations if each is not None), options.get("dbtable"))
     if end == "jdbc":
-        location = options.get("table", last.args[1] if len(last.args) > 1 else None)
+        location = options.get("table")
     elif end in ("saveAsTable", "insertInto", "table"):
         end = "table"
     elif end in ("load", "save"):
@@ -259,3 +276,18 @@ def bound_names(node: ast.AST) -> set[str]:
     names = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
     stored = (each for each in ast.walk(node) if isinstance(getattr(each, "ctx", None), ast.Store))
     return names | {each.id for each in stored if isinstance(each, ast.Name)}
+
+
+def changed_names(node: ast.AST) -> list[str]:
+    """Return the names that a statement assigns, or whose values it changes."""
+    names: dict[str, None] = {}
+    for each in ast.walk(node):
+        match each:
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Subscript(value=ast.Name(id=name), ctx=ast.Store())
+            ):
+                names[name] = None
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)):
+                names |= {name: None} if method in CHANGES else {}
+    return [*names]

@@ -11,8 +11,9 @@ from typing import Literal
 from ledger.cli.porting.flow import Flow, Statement, Value, Write
 from ledger.cli.porting.reading import JobFile
 
-# Names that do not tell what the rows are.
-_VAGUE = {"", "df", "data", "dataframe", "result", "output", "out", "input", "tmp", "temp", "final"}
+# Words that do not tell what the rows are, in names of variables, paths and functions.
+_VAGUE = {"", "df", "dfs", "sdf", "data", "dataframe", "frame", "result", "results", "res", "new"}
+_VAGUE |= {"output", "out", "input", "tmp", "temp", "final", "main", "run", "job", "etl", "process"}
 _NO_STEM = re.compile(r"^\w+:|\.(csv|json|parquet|gz|txt)\b|\{\{.*?\}\}")
 # Joins that keep rows of the right side that have no partner.
 _OUTER = {"right", "outer", "full", "fullouter", "full_outer", "rightouter", "right_outer"}
@@ -203,7 +204,7 @@ def _name(steps: Steps, flow: Flow, taken: set[str]) -> None:
     used = {*taken}
 
     def free(*names: str) -> str:
-        wanted = [name for each in names if (name := clean(each)) not in _VAGUE] or ["rows"]
+        wanted = [clean(each) for each in names if not _is_vague(each)] or ["rows"]
         numbered = (f"{wanted[0]}_{number}" for number in range(2, 9999))
         name = next(each for each in (*wanted, *numbered) if each not in used)
         used.add(name)
@@ -211,7 +212,7 @@ def _name(steps: Steps, flow: Flow, taken: set[str]) -> None:
 
     def stem(path: str | None) -> str:
         parts = reversed(re.split(r"[/.]", _NO_STEM.sub("", path or "")))
-        return next((part for part in parts if clean(part) not in _VAGUE), "")
+        return next((part for part in parts if not _is_vague(part)), "")
 
     for read in (*steps.sources, *steps.references):
         assert read.read is not None
@@ -220,10 +221,17 @@ def _name(steps: Steps, flow: Flow, taken: set[str]) -> None:
     for stage in steps.stages:
         value, base = stage.value, steps.names[stage.reads[0]].removesuffix("_rows")
         stems = [stem(each.template) for each in flow.writes if each.value is value]
-        others = [f"{each}_rows" for each in (*stems, base) if each]
-        steps.names[value] = free(value.name, *value.names, value.function, *others)
+        outputs = [f"{each}_rows" for each in stems if each]
+        functions = (value.function, *outputs, value.statement.scope.function)
+        steps.names[value] = free(value.name, *value.names, *functions, f"{base}_rows")
     for write in flow.writes:
         steps.names[write] = free(stem(write.template), f"{steps.names[write.value]}_out")
+
+
+def _is_vague(name: str) -> bool:
+    """Return whether all words of a name are vague, as those of ``df2`` and ``finalDF``."""
+    words = clean(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name))
+    return all(word in _VAGUE for word in re.split(r"[_0-9]+", words))
 
 
 def clean(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledger.auditing.expected import ExpectedLoss
-from ledger.cli.porting.declarations import Declaration, call, quoted, sink, source
+from ledger.cli.porting.declarations import Declaration, call, quoted, sink, sink_path, source
 from ledger.cli.porting.flow import Flow, Namespace, Statement, Value, Write
 from ledger.cli.porting.reading import AS_IS, JobFile, bound_names
 from ledger.cli.porting.steps import Stage, clean, steps_of
@@ -90,6 +90,7 @@ class _Writer:
         self.constants: dict[str, str] = {}
         self.imports_job = False
         self.todo: list[str] = []
+        self._paths: set[str] = set()  # of sinks
         self._inputs: dict[Value, str] = {}  # of one stage
         self._locals: dict[object, str] = {}  # of one stage
 
@@ -101,12 +102,13 @@ class _Writer:
         schema = read.options.get("schema")
         columns = self._schema(schema, scope) if schema is not None else ""
         template = self._flow.template_of(read.location, scope)
-        key = self._flow.key_of(read.location, scope)
-        if any(key and key == write.key for write in self._flow.writes):
-            template = None  # its stage is to be read
+        if value.is_read_back:
+            template = None
         location = self._flow.definition(read.location, scope)
-        declared = source(replace(read, location=location), path, template, columns)
-        if kind == "reference":
+        declared = source(name, replace(read, location=location), path, template, columns)
+        if value.is_read_back:
+            declared.todo = []  # the stage of its write is to be read instead
+        elif kind == "reference":
             declared.todo.append(
                 "is only the right side of joins, so it is a reference: declare it as a source if"
                 " its records must not be lost"
@@ -123,8 +125,12 @@ class _Writer:
     def sink(self, write: Write) -> str:
         """Return the declaration of a sink."""
         location = self._flow.definition(write.access.location, write.scope)
-        declared = sink(replace(write.access, location=location), write.path, write.template)
-        name = self._names[write]
+        name, path = self._names[write], write.path
+        if path is None:
+            path = sink_path(name, write.template, self._paths)
+        self._paths.add(path)
+        access = replace(write.access, location=location)
+        declared = sink(access, path, is_known=write.path is not None)
         reads = f"reads={quoted(self._names[write.value])}"
         return self._declared("sink", name, declared, declared.todo, write.place, reads)
 
