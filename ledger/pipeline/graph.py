@@ -6,6 +6,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from ledger.core.branches import loss_in_a_branch
 from ledger.core.declared_steps import DeclaredStep
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, suggestion
@@ -109,6 +110,23 @@ class Graph:
     def sources(self, name: str) -> frozenset[str]:
         """Return the sources that a step reads, directly or through other steps."""
         return self._sources[self.step(name).name]
+
+    def loss_in_a_branch(self, source: str) -> str:
+        """Return a sentence on stages whose losses withhold a record of a source from sinks that
+        they do not feed; empty if there are none.
+        """
+        stages = [
+            step.name
+            for step in self.steps.values()
+            if isinstance(step, StageStep)
+            and step.carries
+            and step.acks != "on_read"
+            and not step.expected
+            and all(map(self.tracks, step.inputs))
+        ]
+        sinks = [step.name for step in self.steps.values() if step.is_published]
+        inputs = {step.name: step.inputs for step in self.steps.values()}
+        return loss_in_a_branch(source, inputs, stages, sinks)
 
     def root_is_optional(self, name: str) -> bool:
         """Return whether a step reads, directly or through other steps, a source with untracked

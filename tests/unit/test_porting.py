@@ -571,7 +571,7 @@ def test_the_command(tmp_path):
     answer = json.loads(done.output)
     assert answer["file"] == str(tmp_path / "my_job_pipeline.py")
     assert answer["next"] == f"cd {tmp_path} && ackledger check my_job_pipeline:pipeline"
-    assert len(answer["left to do"]) == 6
+    assert len(answer["left to do"]) == 7
     again = CliRunner().invoke(app, ["init", "--from", str(job)])
     assert "my_job_pipeline.py exists: expected no such file" in str(again.exception)
     done = CliRunner().invoke(app, ["init", str(tmp_path / "new"), "--from", str(job)])

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ledger.core.connect_server import require_server
 from ledger.core.requirements import require_java
 from ledger.core.run_request import Interval, RunKey
-from ledger.core.states import BatchStatus
+from ledger.core.states import BatchStatus, Guarantee
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError, together
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep
+from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.settings import Settings
 from ledger.sinks.base import planned
 from ledger.sources.references import Reference
@@ -76,7 +76,7 @@ def examine(
         *(
             finding(
                 f"source {step.name}",
-                partial(step.source.check, settings, step.name, interval),
+                partial(look_at_source, settings, pipeline, step, interval),
             )
             for step in pipeline.sources()
         ),
@@ -200,6 +200,19 @@ def references_of(pipeline: Pipeline) -> dict[str, Reference]:
     for step in (*pipeline.steps(), *pipeline.followers()):
         references |= pipeline.references(step)
     return references
+
+
+def look_at_source(
+    settings: Settings, pipeline: Pipeline, step: SourceStep, interval: Interval | None
+) -> str:
+    """Check what a batch would take of a source, and return what was found. Raises the errors that
+    a run would raise.
+    """
+    found = step.source.check(settings, step.name, interval)
+    if (pipeline.guarantee or settings.guarantee) is not Guarantee.EXACTLY_ONCE:
+        return found  # a sink withholds only what it refuses itself
+    note = pipeline.graph.loss_in_a_branch(step.name)
+    return f"{found}; {note}" if note else found
 
 
 def look_at_sink(

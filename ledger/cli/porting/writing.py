@@ -10,7 +10,8 @@ from ledger.auditing.expected import ExpectedLoss
 from ledger.cli.porting.declarations import Declaration, call, quoted, sink, sink_path, source
 from ledger.cli.porting.flow import Flow, Namespace, Statement, Value, Write
 from ledger.cli.porting.reading import AS_IS, JobFile, bound_names
-from ledger.cli.porting.steps import Stage, clean, steps_of
+from ledger.cli.porting.steps import Stage, Steps, clean, steps_of
+from ledger.core.branches import loss_in_a_branch
 from ledger.errors import InputError
 
 _EXPECTED = "EXPECTED"  # the constant with the losses that an audit expects
@@ -42,6 +43,8 @@ def port(path: Path, expected: Sequence[ExpectedLoss] = ()) -> Port:
     blocks += [writer.source("reference", each) for each in steps.references]
     declared = "\n".join([f"pipeline = Pipeline({quoted(name)})", *blocks])
     stages = [writer.stage(stage) for stage in steps.stages]
+    if not expected:
+        writer.note_branches(steps)
     sinks = "\n".join(writer.sink(write) for write in flow.writes)
     todo = [*dict.fromkeys([*writer.todo, *flow.todo])]
     if writer.imports_job:
@@ -133,6 +136,17 @@ class _Writer:
         declared = sink(access, path, is_known=write.path is not None)
         reads = f"reads={quoted(self._names[write.value])}"
         return self._declared("sink", name, declared, declared.todo, write.place, reads)
+
+    def note_branches(self, steps: Steps) -> None:
+        """Note for each source which stages withhold a record that they lose from other sinks."""
+        names = self._names
+        stages = {names[each.value]: [names[read] for read in each.reads] for each in steps.stages}
+        sinks = {names[write]: [names[write.value]] for write in self._flow.writes}
+        for value in steps.sources:
+            note = loss_in_a_branch(names[value], stages | sinks, stages, sinks)
+            if note and value.read is not None and not value.is_read_back:
+                place = self._job.place(value.read.node)
+                self.todo.append(f"{place}: {names[value]} feeds several sinks: {note}")
 
     def _declared(
         self, kind: str, name: str, declared: Declaration, todo: list[str], place: str, *more: str
