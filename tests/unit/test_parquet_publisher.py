@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledger.errors import ConfigurationError
-from ledger.sinks.base import Delivery
+from ledger.sinks.base import Delivery, SinkPlan
 from ledger.sinks.parquet import publisher as parquet
 from ledger.sinks.parquet.publisher import ParquetPublisher
 from ledger.storage import stores
@@ -177,3 +177,33 @@ def test_a_later_run_of_a_batch_takes_the_place_of_the_earlier(publisher, tmp_pa
         later = replace(later, files=())
     publisher.publish(later)
     assert shown(tmp_path) == {"ackledger_batch=1": rows}
+
+
+@pytest.mark.parametrize("name", ["part-00000-5f.csv", "a.parquet", "city=Oslo/part-00000.parquet"])
+def test_a_folder_with_data_of_others_is_refused(publisher, tmp_path, name):
+    """Before the first batch, a check names the folder and a file in it. Once a batch is published,
+    other files are not looked for.
+    """
+    strange = tmp_path / name
+    strange.parent.mkdir(exist_ok=True)
+    strange.touch()
+    (tmp_path / "zone=1").mkdir()
+    found = name.partition("/")[0]
+    says = (
+        rf"{tmp_path}: expected a folder without data, found '{found}' and 1 more, .* Name another"
+    )
+    with pytest.raises(ConfigurationError, match=says):
+        publisher.plan(None, None)
+    publisher.publish(staged(publisher, 1, [1, 2]))
+    assert publisher.plan(None, None) == SinkPlan()
+
+
+def test_a_folder_may_have_other_sinks_and_notes(publisher, tmp_path):
+    """Folders of other sinks, hidden files, and files without rows are no data of others."""
+    for name in ("rejects", "part-owners", "_staging", "_old=1"):
+        (tmp_path / name).mkdir()
+    for name in ("_SUCCESS", ".part-00000.crc", "README.md", "_a.parquet"):
+        (tmp_path / name).touch()
+    assert publisher.plan(None, None) == SinkPlan()
+    gone = ParquetPublisher(str(tmp_path / "new" / "place"))
+    assert gone.plan(None, None) == SinkPlan()

@@ -15,6 +15,9 @@ from ledger.sinks.folder import require_room
 from ledger.sinks.parquet.renaming import require_renames
 from ledger.storage import stores
 
+# Names of files of rows, as Spark gives them, and of folders of partitions.
+_DATA = re.compile(r"part-\d{5}|[^_.].*(\.parquet$|=)")
+
 
 @dataclass(frozen=True)
 class ParquetPublisher(Publisher):
@@ -33,12 +36,13 @@ class ParquetPublisher(Publisher):
     def plan(self, schema: pa.Schema | None, delivery: Delivery | None) -> SinkPlan:
         """See ``Publisher``. Each folder has its own schema: all fits but what the folders' names
         would hide. Raises DeclarationError or ConfigurationError where the store renames no
-        folders.
+        folders, and ConfigurationError where others have written files and no batch is published.
         """
         if delivery is None:
             require_renames(self.path)
             if is_local(self.path):
                 require_room(self.path)
+            self._require_no_strangers()
         return SinkPlan(
             problems=tuple(
                 f"the folder {self.path} has a folder {BATCH}=<id> for each batch, whose value"
@@ -95,6 +99,22 @@ class ParquetPublisher(Publisher):
             if _run_of(entry.name) <= delivery.version:
                 self._remove(entry.path)
         stores.remove_empty(self._staging_of(delivery.batch_id))  # unless another run stages there
+
+    def _require_no_strangers(self) -> None:
+        """Raise ConfigurationError if the folder has data of others, as the output of a Spark job,
+        and no batch yet. Files that are not data, and folders of other sinks, may be there.
+        """
+        names = sorted(entry.name for entry in stores.entries(self.path))
+        if any(name.startswith(f"{BATCH}=") for name in names):
+            return
+        strangers = [name for name in names if _DATA.match(name)]
+        if strangers:
+            others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+            raise ConfigurationError(
+                f"{self.path}: expected a folder without data, found {strangers[0]!r}{others},"
+                " which this sink has not written: readers may see these rows beside those of the"
+                " batches. Name another folder in the sink, or move these files away"
+            )
 
     def _published_folder(self, batch_id: int) -> str:
         return f"{self.path}/{BATCH}={batch_id}"
