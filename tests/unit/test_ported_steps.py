@@ -153,7 +153,17 @@ def test_steps_have_telling_names(ported):
             finalDF.write.parquet(path)
 
 
+        def read_refunds(spark, path):
+            return spark.read.schema("id INT").csv(path)
+
+
+        def load(spark, path):
+            return spark.read.schema("id INT").csv(path)
+
+
         def main(spark, path):
+            df = read_refunds(spark, path).union(load(spark, path))
+            df.write.parquet("out/refunds")
             df_1 = valid(spark)
             df_1.write.parquet("out/all")
             result_df = df_1.distinct()
@@ -161,6 +171,7 @@ def test_steps_have_telling_names(ported):
             write_totals(spark, path)
         """)
     )
+    assert "def refunds_rows(read_refunds: DataFrame, rows: DataFrame)" in result.text
     assert "def valid(orders: DataFrame)" in result.text
     assert "def singles_rows(valid: DataFrame)" in result.text
     assert "def write_totals(orders_2: DataFrame)" in result.text

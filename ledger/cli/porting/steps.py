@@ -14,6 +14,7 @@ from ledger.cli.porting.reading import JobFile
 # Words that do not tell what the rows are, in names of variables, paths and functions.
 _VAGUE = {"", "df", "dfs", "sdf", "data", "dataframe", "frame", "result", "results", "res", "new"}
 _VAGUE |= {"output", "out", "input", "tmp", "temp", "final", "main", "run", "job", "etl", "process"}
+_VAGUE |= {"get", "load", "read", "extract"}
 _NO_STEM = re.compile(r"^\w+:|\.(csv|json|parquet|gz|txt)\b|\{\{.*?\}\}")
 # Joins that keep rows of the right side that have no partner.
 _OUTER = {"right", "outer", "full", "fullouter", "full_outer", "rightouter", "right_outer"}
@@ -217,7 +218,7 @@ def _name(steps: Steps, flow: Flow, taken: set[str]) -> None:
     for read in (*steps.sources, *steps.references):
         assert read.read is not None
         path = flow.template_of(read.read.location, read.statement.scope)
-        steps.names[read] = free(*read.names, stem(path))
+        steps.names[read] = free(*read.names, stem(path), read.function)
     for stage in steps.stages:
         value, base = stage.value, steps.names[stage.reads[0]].removesuffix("_rows")
         stems = [stem(each.template) for each in flow.writes if each.value is value]
