@@ -10,7 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch.upkeep.checks import examine_environment, require
 from ledger.errors import ConfigurationError
+from ledger.settings import Settings
 from ledger.sinks.base import Delivery, SinkPlan
 from ledger.sinks.parquet import publisher as parquet
 from ledger.sinks.parquet.publisher import ParquetPublisher
@@ -196,6 +199,21 @@ def test_a_folder_with_data_of_others_is_refused(publisher, tmp_path, name):
         publisher.plan(None, None)
     publisher.publish(staged(publisher, 1, [1, 2]))
     assert publisher.plan(None, None) == SinkPlan()
+
+
+def test_a_run_is_refused_that_would_publish_beside_them(tmp_path, monkeypatch):
+    """The checks before a run name the sink. An empty folder is all right."""
+    monkeypatch.setenv("ACKLEDGER_OUTPUT", str(tmp_path / "output"))
+    monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
+    pipeline = Pipeline("shop")
+    pipeline.source("orders", FileSource("orders.csv", schema="n INT"))
+    pipeline.sink("totals", ParquetSink("totals"), reads="orders")
+    place = tmp_path / "output" / "totals"
+    place.mkdir(parents=True)
+    require(examine_environment(Settings(), pipeline, None, java=False))
+    (place / "part-00000-5f.snappy.parquet").touch()
+    with pytest.raises(ConfigurationError, match=f"{place}: expected a folder without data, found"):
+        require(examine_environment(Settings(), pipeline, None, java=False))
 
 
 def test_a_folder_may_have_other_sinks_and_notes(publisher, tmp_path):
