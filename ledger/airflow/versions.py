@@ -13,6 +13,7 @@ try:
     from airflow.sdk.exceptions import (
         AirflowException,
         AirflowFailException,
+        AirflowNotFoundException,
         AirflowRescheduleException,
         AirflowSkipException,
         DagRunTriggerException,
@@ -21,6 +22,7 @@ except ImportError:  # before 3.2
     from airflow.exceptions import (
         AirflowException,
         AirflowFailException,
+        AirflowNotFoundException,
         AirflowRescheduleException,
         AirflowSkipException,
         DagRunTriggerException,
@@ -43,6 +45,7 @@ __all__ = [
     "HAS_POLICIES",
     "AirflowException",
     "AirflowFailException",
+    "AirflowNotFoundException",
     "AirflowRescheduleException",
     "AirflowSkipException",
     "CronDataIntervalTimetable",
