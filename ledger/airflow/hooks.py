@@ -48,14 +48,14 @@ class LedgerHook(BaseHook):
         try:
             return overrides_of(self.get_connection(self.conn_id))
         except AirflowNotFoundException:
-            raise _unknown(self.conn_id) from None
+            raise unknown_connection(self.conn_id) from None
 
     async def asettings(self) -> Settings:
         """Return what ``settings`` does. For triggers, which may not block."""
         try:
             return Settings(**overrides_of(await self.aget_connection(self.conn_id)))
         except AirflowNotFoundException:
-            raise _unknown(self.conn_id) from None
+            raise unknown_connection(self.conn_id) from None
 
     def get_conn(self) -> "Database":
         """Return the ledger's database, ready for use."""
@@ -136,8 +136,10 @@ def _extra(what: str, text: str | None) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value not in (None, "")}
 
 
-def _unknown(conn_id: str) -> LedgerError:
-    # Airflow says the same if its API server did not answer, so a retry may help.
+def unknown_connection(conn_id: str) -> LedgerError:
+    """Return the error for a connection that Airflow does not know. A retry may help, because
+    Airflow says the same if its API server did not answer.
+    """
     return LedgerError(
         f"Airflow knows no connection {conn_id!r}: expected one of type {CONN_TYPE!r}. Add it under"
         f" Admin > Connections, or set AIRFLOW_CONN_{conn_id.upper()}"

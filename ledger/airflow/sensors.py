@@ -11,10 +11,12 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseSensorOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from ledger.airflow.hooks import LedgerHook, settings_of
 from ledger.airflow.intervals import instant
-from ledger.airflow.tasks import connected, fail_permanently, without_retry
+from ledger.airflow.tasks import connected, connected_by, fail_permanently, without_retry
 from ledger.core.run_request import Interval
 from ledger.errors import InputError, LedgerError, UnavailableError
+from ledger.settings import Settings
 
 COMPLETED = AssetAlias("ledger_completed")  # outlet of tasks that may complete an interval
 _START = "{{ data_interval_start | default('', true) }}"
@@ -34,6 +36,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
     """Waits until an interval of ``pipeline`` is complete, not merely finished: every record is
     processed to every sink and published, but for those that are accepted or tolerated.
 
+    ``conn_id``: the connection of the ledger; default: the settings of the environment.
     ``interval_start``, ``interval_end``: ISO dates, by default the run's own data interval; one
     batch or many have to cover it. ``deferrable`` (default): waits in Airflow's triggerer, without
     a worker's slot.
@@ -48,10 +51,11 @@ class LedgerCompleteSensor(BaseSensorOperator):
         interval_start: str = _START,
         interval_end: str = _END,
         deferrable: bool = True,
+        conn_id: str | None = None,
         **options: Any,
     ):
         super().__init__(**options)
-        self.pipeline = pipeline
+        self.pipeline, self.conn_id = pipeline, conn_id
         self.interval_start, self.interval_end = interval_start, interval_end
         self.deferrable = deferrable
 
@@ -66,6 +70,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
                 interval.start.isoformat(),
                 interval.end.isoformat(),
                 self.poke_interval,
+                self.conn_id,
             )
             left = timedelta(seconds=self.timeout)
             self.defer(trigger=trigger, method_name="completed", timeout=left)
@@ -73,7 +78,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
     def poke(self, context: Any) -> bool:
         """Return whether the interval is complete by now; log what it waits for."""
         interval = _interval(self.interval_start, self.interval_end)
-        lack = _waits_for(self.pipeline, interval)
+        lack = _waits_for(settings_of(self.conn_id), self.pipeline, interval)
         if lack is not None:
             self.log.info("pipeline %s: %s", self.pipeline, lack)
         return lack is None
@@ -88,17 +93,25 @@ class IntervalComplete(BaseTrigger):
     when that changes.
     """
 
-    def __init__(self, pipeline: str, interval_start: str, interval_end: str, poll_seconds: float):
+    def __init__(
+        self,
+        pipeline: str,
+        interval_start: str,
+        interval_end: str,
+        poll_seconds: float,
+        conn_id: str | None = None,
+    ):
         super().__init__()  # type: ignore[no-untyped-call]
         self._arguments = {
             "pipeline": pipeline,
             "interval_start": interval_start,
             "interval_end": interval_end,
             "poll_seconds": poll_seconds,
+            "conn_id": conn_id,
         }
         interval = _interval(interval_start, interval_end)
         self._asked = (pipeline, interval)
-        self._poll_seconds = poll_seconds
+        self._poll_seconds, self._conn_id = poll_seconds, conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class and arguments, for the triggerer."""
@@ -106,8 +119,10 @@ class IntervalComplete(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, once the interval is complete."""
+        hook = None if self._conn_id is None else LedgerHook(self._conn_id)
+        settings = Settings() if hook is None else await hook.asettings()
         previous = None
-        while (lack := await asyncio.to_thread(_waits_for, *self._asked)) is not None:
+        while (lack := await asyncio.to_thread(_waits_for, settings, *self._asked)) is not None:
             if lack != previous:
                 self.log.info("pipeline %s: %s", self._asked[0], lack)
             previous = lack
@@ -118,7 +133,7 @@ class IntervalComplete(BaseTrigger):
 class LedgerGate(BaseOperator):
     """Fails, without a retry, unless an interval of ``pipeline`` is decided and at most
     ``max_lost_ratio`` (0 to 1) of its records are failed or quarantined. It keeps downstream tasks
-    from running on too few records.
+    from running on too few records. ``conn_id``: as of ``LedgerCompleteSensor``.
     """
 
     template_fields = ("pipeline", "interval_start", "interval_end")
@@ -130,6 +145,7 @@ class LedgerGate(BaseOperator):
         max_lost_ratio: float,
         interval_start: str = _START,
         interval_end: str = _END,
+        conn_id: str | None = None,
         **options: Any,
     ):
         super().__init__(**options)
@@ -137,6 +153,7 @@ class LedgerGate(BaseOperator):
             raise InputError(f"max_lost_ratio={max_lost_ratio}: expected 0 to 1")
         self.pipeline, self.max_lost_ratio = pipeline, max_lost_ratio
         self.interval_start, self.interval_end = interval_start, interval_end
+        self.conn_id = conn_id
         without_retry(self)
 
     def execute(self, context: Any) -> dict[str, int]:
@@ -146,7 +163,7 @@ class LedgerGate(BaseOperator):
         from ledger.batch.outcome.completeness import losses
 
         interval = _interval(self.interval_start, self.interval_end)
-        summary = losses(connected(), self.pipeline, interval)
+        summary = losses(connected(self.conn_id), self.pipeline, interval)
         if summary.undecided is not None:
             fail_permanently(f"pipeline {self.pipeline} is not ready: {summary.undecided}")
         if summary.lost_ratio > self.max_lost_ratio:
@@ -158,7 +175,7 @@ class LedgerGate(BaseOperator):
         return {"records": summary.records, "lost": summary.lost}
 
 
-def announce(batch_id: int, outlet_events: Any) -> None:
+def announce(batch_id: int, outlet_events: Any, conn_id: str | None = None) -> None:
     """Add an event to the asset of a batch's pipeline if the batch's interval is complete now.
     Errors of the ledger are logged, because the task itself has succeeded.
     """
@@ -166,7 +183,7 @@ def announce(batch_id: int, outlet_events: Any) -> None:
     from ledger.batch.outcome.readings import get_batch
 
     try:
-        database = connected()
+        database = connected(conn_id)
         batch = get_batch(database, batch_id)
         interval = Interval(batch.interval_start, batch.interval_end)
         lack = waits_for(database, batch.pipeline, interval)
@@ -191,14 +208,14 @@ def _interval(start: str | datetime, end: str | datetime) -> Interval:
     return Interval(instant(str(start)), instant(str(end)))
 
 
-def _waits_for(pipeline: str, interval: Interval) -> str | None:
+def _waits_for(settings: Settings, pipeline: str, interval: Interval) -> str | None:
     """Return why an interval is not complete, or not known to be because the ledger is unavailable;
     None if it is complete.
     """
     from ledger.batch.outcome.completeness import waits_for
 
     try:
-        database = connected()
+        database = connected_by(settings)
         try:
             return waits_for(database, pipeline, interval)
         finally:

@@ -73,7 +73,7 @@ def ask(server, ledger):
 
     yield asked
     if application.connected.cache_info().currsize:
-        application.connected().dispose()
+        application.connected(None).dispose()
     application.connected.cache_clear()
 
 
@@ -636,10 +636,10 @@ def test_nothing_is_written(ask, ledger):
     """The pages' connections cannot: every transaction is read-only, as a role that only reads."""
     for role in (READER, RECORDS):
         asked = "SELECT current_user, current_setting('transaction_read_only')"
-        database = application.ledger(role)
+        database = application.ledger(None, role)
         row = database.transact(lambda c: c.exec_driver_sql(asked).one())  # noqa: B023
         assert tuple(row) == (role, "on")
-        assert database.plain is application.connected().plain
+        assert database.plain is application.connected(None).plain
 
 
 def test_each_route_reads_as_the_least_role(ask, ledger, monkeypatch):
@@ -648,9 +648,9 @@ def test_each_route_reads_as_the_least_role(ask, ledger, monkeypatch):
     lost(ledger, 1)
     connected, roles = application.ledger, []
 
-    def recorded(role):
+    def recorded(conn_id, role):
         roles.append(role)
-        return connected(role)
+        return connected(conn_id, role)
 
     roles_by_route = {}
     with monkeypatch.context() as patch:

@@ -40,6 +40,9 @@ class Elsewhere(BaseOperator):
 class Numbering:
     """A ledger that draws one number."""
 
+    def __init__(self, conn_id):
+        self.conn_id = conn_id
+
     def transact(self, _work):
         return 42
 
@@ -54,7 +57,7 @@ def step_task(name="words", **options):
 @pytest.fixture(autouse=True)
 def open_batch(monkeypatch):
     """The run's batch is open, and no ledger is asked."""
-    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: False)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context, conn_id: False)
 
 
 def failing(monkeypatch, code):
@@ -116,7 +119,7 @@ def test_open_fails_permanently_in_one_line(monkeypatch, caplog):
     """The task that opens the batch logs what is permanent in one line, without a traceback, and
     is not retried.
     """
-    monkeypatch.setattr(pipelines, "connected", lambda: None)
+    monkeypatch.setattr(pipelines, "connected_by", lambda settings: None)
     dag = pipeline_dag(pipeline, schedule=None, target="jobs.wordcount:pipeline")
     task, conf = dag.get_task("open"), {"interval_start": "2013-01-01"}
     run = SimpleNamespace(dag_id="wordcount", run_id="by hand", conf=conf)
@@ -142,10 +145,30 @@ def test_the_task_numbers_its_attempt(monkeypatch):
     assert Template(template).render(**macros) == "42"
 
 
+@pytest.mark.parametrize("conn_id", [None, "sales"])
+@pytest.mark.parametrize("spark", [SparkSubmit(), "sc://h:1"])
+def test_each_task_knows_the_connection_of_the_ledger(monkeypatch, spark, conn_id):
+    """Those with a driver, which has a connection of Spark's beside it, and the number of their
+    attempts.
+    """
+    options = {"schedule": None, "target": "jobs.wordcount:pipeline", "conn_id": conn_id}
+    dag = pipeline_dag(pipeline, spark=spark, **options)
+    for name in ("words", "withhold"):
+        assert dag.get_task(name).ledger_conn_id == conn_id
+    for name in ("settle", "complete"):
+        assert dag.get_task(name).conn_id == conn_id
+    asked = []
+    monkeypatch.setattr(
+        spark_tasks, "connected", lambda name: asked.append(name) or Numbering(name)
+    )
+    assert Template("{{ ledger_attempt_number() }}").render(**dag.user_defined_macros) == "42"
+    assert asked == [conn_id]
+
+
 def test_a_ledger_that_refuses_the_number(monkeypatch):
     """Without a ledger nothing is submitted: the task fails permanently with the ledger's line."""
 
-    def refuse():
+    def refuse(conn_id):
         raise ConfigurationError("run 'ackledger db upgrade'")
 
     monkeypatch.setattr(spark_tasks, "connected", refuse)
@@ -162,7 +185,7 @@ def test_a_settled_step_starts_no_driver(monkeypatch, name, whole, submits):
     run.
     """
     started = []
-    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: True)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context, conn_id: True)
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: started.append(self))
     step_task(name, whole=whole).execute({})
     assert bool(started) is submits
@@ -250,7 +273,7 @@ def test_a_driver_on_a_server(monkeypatch):
 def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
     """A cleared step of a settled batch changes nothing, and starts nothing."""
     task, asked = on_a_server(monkeypatch, 0)
-    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: True)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context, conn_id: True)
     task.execute({})
     assert asked == []
 

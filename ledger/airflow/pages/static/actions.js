@@ -216,10 +216,11 @@ export const Replay = ({ asked, label, reload }) =>
     ${(done) => html`<${ReplayDialog} asked=${asked} done=${done} />`}
   <//>`;
 
-function AcceptDialog({ batch, done }) {
+function AcceptDialog({ found, done }) {
+  const { batch } = found;
   const [reason, setReason] = useState("");
   return html`<${Confirm}
-    dagId="ledger_accept"
+    dagId=${found.forms.accept}
     conf=${{ batch: batch.batch_id, reason }}
     confirm=${`Accept ${records(batch.quarantined - batch.accepted)}`}
     disabled=${!reason.trim()}
@@ -235,7 +236,7 @@ function AcceptDialog({ batch, done }) {
 
 const Release = ({ found, done }) =>
   html`<${Confirm}
-    dagId="ledger_replay"
+    dagId=${found.forms.release}
     conf=${{ batch: found.batch.batch_id, release: true }}
     confirm="Release"
     done=${done}
@@ -269,7 +270,7 @@ export function Actions({ found, chosen, reload }) {
       ${can.includes("accept") &&
       may.includes("accept") &&
       html`<${Ask} title="Accept quarantined records" label="Accept" reload=${reload}>
-        ${(done) => html`<${AcceptDialog} batch=${batch} done=${done} />`}
+        ${(done) => html`<${AcceptDialog} found=${found} done=${done} />`}
       <//>`}
       ${can.includes("release") &&
       may.includes("release") &&
