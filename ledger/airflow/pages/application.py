@@ -70,7 +70,7 @@ def chosen_ledger(conn_id: Text = None) -> str | None:
     return conn_id
 
 
-Chosen = Annotated[str | None, Depends(chosen_ledger)]
+AskedLedger = Annotated[str | None, Depends(chosen_ledger)]
 
 
 @cache
@@ -97,14 +97,14 @@ def ledger(conn_id: str | None, role: str) -> Database:
     return connected(conn_id).acting_as(role)
 
 
-def ledger_of(pipeline: str, chosen: str | None, asked: str | None) -> str | None:
+def ledger_of(pipeline: str, at: str | None, asked: str | None) -> str | None:
     """Return the ledger of a pipeline: the one that was asked for, or the first that knows the
-    pipeline, or else the chosen one.
+    pipeline, or else the one at hand.
     """
     offered = shown_ledgers()
     if asked is None and len(offered) > 1:
-        return next((conn_id for conn_id in offered if _knows(conn_id, pipeline)), chosen)
-    return chosen
+        return next((conn_id for conn_id in offered if _knows(conn_id, pipeline)), at)
+    return at
 
 
 def _knows(conn_id: str | None, pipeline: str) -> bool:
@@ -121,7 +121,7 @@ def _explained(request: Request, exc: Exception) -> Response:
 
 
 @router.get("/api/overview")
-def get_overview(access: SignedIn, at: Chosen) -> dict[str, Any]:
+def get_overview(access: SignedIn, at: AskedLedger) -> dict[str, Any]:
     """Return the pipelines that the user may see: their state, running batches and pending work."""
     database = ledger(at, READER)
     page = overview.overview(database, access.readable(overview.pipelines(database)))
@@ -130,7 +130,10 @@ def get_overview(access: SignedIn, at: Chosen) -> dict[str, Any]:
 
 @router.get("/api/pipeline")
 def get_pipeline(
-    access: SignedIn, at: Chosen, name: Annotated[str, Query(min_length=1)], conn_id: Text = None
+    access: SignedIn,
+    at: AskedLedger,
+    name: Annotated[str, Query(min_length=1)],
+    conn_id: Text = None,
 ) -> dict[str, Any]:
     """Return one pipeline: its latest intervals and batches, and its ledger's connection."""
     access.require(name)
@@ -141,7 +144,7 @@ def get_pipeline(
 @router.get("/api/run")
 def get_run(
     access: SignedIn,
-    at: Chosen,
+    at: AskedLedger,
     dag_id: Annotated[str, Query(min_length=1)],
     run_id: str,
     conn_id: Text = None,
@@ -156,7 +159,7 @@ def get_run(
 
 
 @router.get("/api/batch")
-def get_batch(access: SignedIn, at: Chosen, number: Number) -> dict[str, Any]:
+def get_batch(access: SignedIn, at: AskedLedger, number: Number) -> dict[str, Any]:
     """Return one batch: its rows, its lost records, its publications, and what to do.
 
     ``forms``: the DAG of each action. ``may``: the actions whose DAG the user may run.
@@ -177,7 +180,7 @@ def get_batch(access: SignedIn, at: Chosen, number: Number) -> dict[str, Any]:
 @router.get("/api/failed")
 def get_failed(
     access: SignedIn,
-    at: Chosen,
+    at: AskedLedger,
     batch: Number,
     step: Text = None,
     reason: Text = None,
@@ -198,7 +201,7 @@ def get_failed(
 @router.get("/api/replay")
 def get_replay(
     access: SignedIn,
-    at: Chosen,
+    at: AskedLedger,
     batch: Number,
     step: Text = None,
     reason: Text = None,
@@ -216,7 +219,7 @@ def get_replay(
 
 
 @router.get("/api/record")
-def get_record(access: SignedIn, at: Chosen, number: Number) -> dict[str, Any]:
+def get_record(access: SignedIn, at: AskedLedger, number: Number) -> dict[str, Any]:
     """Return one record: its content, its attempts, and what to do."""
     access.require_records(batches.pipeline_of_record(ledger(at, READER), number))
     # From the ledger only, because storage and sources may be out of reach here.
@@ -228,7 +231,7 @@ def get_record(access: SignedIn, at: Chosen, number: Number) -> dict[str, Any]:
 @router.get("/api/tree")
 def get_tree(
     access: SignedIn,
-    at: Chosen,
+    at: AskedLedger,
     number: Number,
     attempt: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
 ) -> dict[str, Any]:
