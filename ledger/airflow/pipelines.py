@@ -17,6 +17,7 @@ from airflow.sdk import DAG, BaseOperator, Param, TaskGroup, task
 from ledger.airflow import task_docs
 from ledger.airflow.hooks import settings_of
 from ledger.airflow.intervals import instant, interval_of
+from ledger.airflow.sensors import interval_partitions
 from ledger.airflow.settlement import Complete, Settle, follow_up_task
 from ledger.airflow.spark_tasks import (
     NUMBERING,
@@ -28,6 +29,7 @@ from ledger.airflow.spark_tasks import (
 )
 from ledger.airflow.tasks import connected_by, fail_permanently, skip_unless_due, without_retry
 from ledger.airflow.versions import (
+    HAS_PARTITIONS,
     AirflowRescheduleException,
     AirflowSkipException,
     CronDataIntervalTimetable,
@@ -117,8 +119,9 @@ def pipeline_dag(
             awaited = opened >> submitting(WHOLE, whole=True, doc_md=task_docs.WHOLE)
         else:
             awaited = _add_tasks(pipeline, opened, target, submitting, conn_id)
+        partitions = interval_partitions(pipeline.name) if HAS_PARTITIONS else None
         complete = {"task_id": "complete", "retries": 0, "trigger_rule": "none_failed"}
-        awaited >> Complete(target=target, conn_id=conn_id, **complete)
+        awaited >> Complete(target=target, conn_id=conn_id, partitions=partitions, **complete)
     return dag
 
 

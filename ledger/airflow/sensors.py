@@ -5,7 +5,7 @@ completely, or stop if too much of it is lost.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseSensorOperator
@@ -19,6 +19,7 @@ from ledger.errors import InputError, LedgerError, UnavailableError
 from ledger.settings import Settings
 
 COMPLETED = AssetAlias("ledger_completed")  # outlet of tasks that may complete an interval
+_PARTITION = "%Y-%m-%dT%H:%M:%S"  # what Airflow's mappers of dates read by default
 _START = "{{ data_interval_start | default('', true) }}"
 _END = "{{ data_interval_end | default('', true) }}"
 _log = logging.getLogger(__name__)
@@ -30,6 +31,14 @@ def interval_complete(pipeline: str) -> Asset:
     interval_start and interval_end. An interval may have several events.
     """
     return Asset(f"x-ledger://complete/{pipeline}")
+
+
+def interval_partitions(pipeline: str) -> Asset:
+    """Return the asset with a partition for each interval that a pipeline completes: for a DAG with
+    ``PartitionedAssetTimetable``, which can wait until all days of a month are complete. The key is
+    the interval's start in UTC, ``2013-01-31T00:00:00``. Needs Airflow 3.3.1.
+    """
+    return Asset(f"x-ledger://partitions/{pipeline}")
 
 
 class LedgerCompleteSensor(BaseSensorOperator):
@@ -175,9 +184,15 @@ class LedgerGate(BaseOperator):
         return {"records": summary.records, "lost": summary.lost}
 
 
-def announce(batch_id: int, outlet_events: Any, conn_id: str | None = None) -> None:
-    """Add an event to the asset of a batch's pipeline if the batch's interval is complete now.
-    Errors of the ledger are logged, because the task itself has succeeded.
+def announce(
+    batch_id: int,
+    outlet_events: Any,
+    conn_id: str | None = None,
+    partitions: Asset | None = None,
+) -> None:
+    """Add an event to the asset of a batch's pipeline if the batch's interval is complete now, and
+    its partition to the asset ``partitions``, an outlet of the task. Errors of the ledger are
+    logged, because the task itself has succeeded.
     """
     from ledger.batch.outcome.completeness import waits_for
     from ledger.batch.outcome.readings import get_batch
@@ -196,7 +211,12 @@ def announce(batch_id: int, outlet_events: Any, conn_id: str | None = None) -> N
     asset = interval_complete(batch.pipeline)
     start, end = interval.start.isoformat(), interval.end.isoformat()
     bounds = {"interval_start": start, "interval_end": end}
-    outlet_events[COMPLETED].add(asset, extra={"batch": batch_id, **bounds})
+    extra = {"batch": batch_id, **bounds}
+    outlet_events[COMPLETED].add(asset, extra=extra)
+    if partitions is not None:  # an event without a partition starts no DAG that waits for some
+        event = outlet_events[partitions]
+        event.extra = extra
+        event.add_partitions(interval.start.astimezone(UTC).strftime(_PARTITION))
 
 
 def _interval(start: str | datetime, end: str | datetime) -> Interval:

@@ -4,7 +4,7 @@ import logging
 import time
 from typing import Any
 
-from airflow.sdk import BaseOperator, task
+from airflow.sdk import Asset, BaseOperator, task
 
 from ledger.airflow import metrics, task_docs
 from ledger.airflow.links import REPLAY_DAG, InLedger, NextStep, dag_of
@@ -83,14 +83,22 @@ class Complete(BaseOperator):
     """Fails if more records of the batch are failed, or quarantined and not accepted, than the
     pipeline tolerates. Reports where records failed and which commands help, as log, XCom and link.
     When the interval is complete, also after a replay, the asset ``interval_complete`` gets an
-    event.
+    event, and the asset ``partitions`` a partition.
     """
 
     operator_extra_links = (InLedger(), NextStep())
 
-    def __init__(self, *, target: str, conn_id: str | None = None, **options: Any):
-        super().__init__(outlets=[COMPLETED], doc_md=task_docs.COMPLETE, **options)
-        self.target, self.conn_id = target, conn_id
+    def __init__(
+        self,
+        *,
+        target: str,
+        conn_id: str | None = None,
+        partitions: Asset | None = None,
+        **options: Any,
+    ):
+        outlets = [COMPLETED, *([] if partitions is None else [partitions])]
+        super().__init__(outlets=outlets, doc_md=task_docs.COMPLETE, **options)
+        self.target, self.conn_id, self.partitions = target, conn_id, partitions
         self.batch_id: int | None = None
         self.next_dag: str | None = None
 
@@ -129,4 +137,4 @@ class Complete(BaseOperator):
             if not succeeds:
                 # Airflow logs an exit in one line, and an exception with a traceback of its frames.
                 raise SystemExit(str(summary.outcome) if advice is None else advice.because)
-            announce(self.batch_id, context["outlet_events"], self.conn_id)
+            announce(self.batch_id, context["outlet_events"], self.conn_id, self.partitions)

@@ -3,6 +3,8 @@
 versions lack. No other module asks for the version.
 """
 
+import re
+from importlib import metadata
 from inspect import signature
 from typing import Any
 
@@ -41,7 +43,12 @@ except ImportError:  # before 3.3
     HAS_POLICIES = False
     Permanent = AirflowFailException
 
+# A task can name the partitions of an asset, and DAGs can roll them up.
+_VERSION = tuple(int(part) for part in re.findall(r"\d+", metadata.version("apache-airflow-core")))
+HAS_PARTITIONS = _VERSION[:3] >= (3, 3, 1)
+
 __all__ = [
+    "HAS_PARTITIONS",
     "HAS_POLICIES",
     "AirflowException",
     "AirflowFailException",
