@@ -176,6 +176,15 @@ def _forms(block, spark):
     assert names == {"ledger_sweeper", "ledger_replay", "ledger_accept"}
 
 
+@proves("docs/how-to/connection.md", "acceptances")
+def _of_a_connection(block, spark):
+    """The DAGs of a ledger that a connection names: its name is in those beside the pipeline's."""
+    dags = examples.run(block, None)
+    names = {dags[name].dag_id for name in ("sweeper", "replays", "acceptances")}
+    assert names == {f"ledger_{what}.sales" for what in ("sweeper", "replay", "accept")}
+    assert dags["orders"].get_task("complete").conn_id == "sales"
+
+
 @proves("docs/operating.md", "orders")
 @proves(
     "docs/how-to/downstream.md",
@@ -185,6 +194,14 @@ def _forms(block, spark):
 def _downstream(block, spark):
     """DAGs that wait; they parse, and their tasks are in order."""
     examples.run(block, None)
+
+
+@proves("docs/how-to/downstream.md", "days")
+def _months(block, spark):
+    """A DAG that waits for all days of a month."""
+    dags = examples.run(block, None)
+    assert dags["month"].is_rollup
+    assert dags["days"].default_partition_mapper is dags["month"]
 
 
 @proves("docs/how-to/checks.md", "checked")
