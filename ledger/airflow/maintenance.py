@@ -59,7 +59,7 @@ def sweeper_dag(*, schedule: str | None, conn_id: str | None = None, **dag_optio
 
 
 @task
-def sweep(conn_id: str | None) -> dict[str, list[Any]]:
+def sweep(conn_id: str | None = None) -> dict[str, list[Any]]:
     """Sweep once, and return the batches whose pipeline wants a replay, the runs that are overdue,
     and the errors of batches that could not be settled.
     """
@@ -89,7 +89,7 @@ def sweep(conn_id: str | None) -> dict[str, list[Any]]:
 
 
 @task
-def ask_for_replay(batches: Any, conn_id: str | None, *, outlet_events: Any = None) -> None:
+def ask_for_replay(batches: Any, conn_id: str | None = None, *, outlet_events: Any = None) -> None:
     """Publish the asset event that starts ledger_replay. Skip the task if no record has failed."""
     if not batches:
         raise AirflowSkipException("no pipeline wants a replay")
@@ -111,7 +111,7 @@ def finish(run: Any) -> None:
 
 
 @task(trigger_rule="all_done")
-def gc(conn_id: str | None) -> dict[str, Any]:
+def gc(conn_id: str | None = None) -> dict[str, Any]:
     """Delete files that nothing needs any more. Return their number and bytes by kind."""
     from ledger.batch.upkeep.retention import GcOptions, gc_once
 
@@ -161,7 +161,7 @@ def replay_dag(*, conn_id: str | None = None, **dag_options: Any) -> DAG:
 
 
 @task
-def find(conn_id: str | None, **context: Any) -> list[dict[str, Any]]:
+def find(conn_id: str | None = None, **context: Any) -> list[dict[str, Any]]:
     """Release the batch if the form asks for that, and return the replay runs to trigger, one per
     original batch with matching failed records.
 
@@ -270,7 +270,7 @@ def accept_dag(*, conn_id: str | None = None, **dag_options: Any) -> DAG:
 
 
 @task(outlets=[COMPLETED])
-def accept(conn_id: str | None, **context: Any) -> dict[str, Any]:
+def accept(conn_id: str | None = None, **context: Any) -> dict[str, Any]:
     """Accept all records of a batch that are quarantined now, in the name of the user who triggered
     the run.
     """
