@@ -58,6 +58,12 @@ class Settings(BaseSettings):
         """
         return _below(glob.escape(absolute(self.data or ".")), path)
 
+    def table_path(self, path: str) -> str:
+        """Return the path of a table that is read as an absolute path or URL. A relative one starts
+        from the data folder.
+        """
+        return _below(self.data or ".", path)
+
     def output_path(self, path: str) -> str:
         """Return the path of a sink as an absolute path or URL. A relative one starts from the
         output folder.

@@ -134,8 +134,10 @@ class Reading:
             rows, _ = anchored_rows(table, position)
         else:
             position = position[position < len(self.roots)]
-            errors = table[ERROR].slice(0, len(position))
-            failed = None if errors.null_count == len(errors) else texts_of(errors)
+            failed = None
+            if ERROR in table.column_names:  # none in the files of a version
+                errors = table[ERROR].slice(0, len(position))
+                failed = None if errors.null_count == len(errors) else texts_of(errors)
             rows = Rows(position + self.roots.start, position, position, failed=failed)
         if rows.goes_on is not None:
             rows = rows.take(rows.goes_on)

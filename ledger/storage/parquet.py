@@ -100,6 +100,7 @@ def opened(stream: BinaryIO) -> pq.ParquetFile:
         pre_buffer=False,
         page_checksum_verification=True,
         read_dictionary=repeated,
+        coerce_int96_timestamp_unit="us",  # in files of others, and no time overflows
     )
 
 

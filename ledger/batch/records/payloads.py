@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.redaction import NOTHING, Redaction, as_text, is_masked
-from ledger.storage.manifest import Manifest, check_files
+from ledger.storage.manifest import Manifest, check_files, version_file
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, payloads, redactions, runs
 from ledger.store.queries.batches import Batch
@@ -32,8 +32,10 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     for how many. Content that a replay has read again replaces the earlier content. For a batch on
     hold, the content of the records in its preview is copied.
 
-    Safe to repeat, and to run twice at once. Raises LostFileError unless the snapshot's files are
-    as they were written, and the error of the storage if it is out of reach.
+    Before that, the rows of records of a version are copied beside its description, so that a
+    replay does not need the version. Safe to repeat, and to run twice at once. Raises
+    LostFileError unless the snapshot's files are as they were written, and the error of the storage
+    if it is out of reach.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
@@ -45,6 +47,10 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     ):
         for emitted in database.transact(partial(question, batch_id=number)):
             reader = database.transact(partial(batches.get_batch, batch_id=emitted.batch_id))
+            if question is payloads.missing:
+                from ledger.batch.records.failed_rows import copy_rows
+
+                copy_rows(_manifest(database, emitted), emitted)
             for rows in _chunks(_read(database, reader, emitted, redact)):
                 written += database.transact(partial(write, rows=rows))
     return written
@@ -101,10 +107,15 @@ def _read(
     # Its libraries take longer to load than most commands take.
     from ledger.batch.records import snapshots
 
-    files = database.transact(partial(runs.files, run_id=emitted.emit_run_id))
-    check_files(Manifest(files), _NO_CONTENT)
+    manifest = _manifest(database, emitted)
+    if version_file(manifest) is None:  # single files of a version may be gone, and not needed
+        check_files(manifest, _NO_CONTENT)
     source = next(step for step in batch.topology if step.name == emitted.source)
-    return snapshots.payloads(batch.original_id, emitted, files, source, redact)
+    return snapshots.payloads(batch.original_id, emitted, manifest.files, source, redact)
+
+
+def _manifest(database: Database, emitted: EmittedRecords) -> Manifest:
+    return Manifest(database.transact(partial(runs.files, run_id=emitted.emit_run_id)))
 
 
 def _chunks(contents: Iterator["Payload"]) -> Iterator[list[tuple[Any, ...]]]:

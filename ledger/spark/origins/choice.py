@@ -24,14 +24,15 @@ from ledger.core.states import BatchKind
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import Claim, SourceReader
 from ledger.sources.listing import require_unchanged
-from ledger.sources.parsing.typed import from_text
-from ledger.spark.frames.inputs import stored_rows
-from ledger.spark.frames.stored import local_numbers, local_rows
+from ledger.sources.parsing.typed import from_text, no_rows
+from ledger.spark.frames.inputs import as_copied, stored_rows
+from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
-from ledger.spark.origins.snapshot import Snapshot
-from ledger.store.queries import batches, payloads, replays, runs
+from ledger.spark.origins.snapshot import ClaimedVersion, Copy, Snapshot
+from ledger.spark.origins.stored import emit_of, is_there, stored_records
+from ledger.store.queries import batches, payloads, replays
 from ledger.store.queries.payloads import EmittedRecords
-from ledger.types.spark import NESTED
+from ledger.types.spark import NESTED, local_rows
 
 BROADCAST_MESSAGES = 1_000_000
 # Reasons why a record cannot be read again from its source.
@@ -74,9 +75,11 @@ class Origin(ABC):
         Lazy.
         """
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Write the records to a snapshot."""
-        snapshot.write(self.read())
+    def snapshot(self, folder: str) -> Snapshot:
+        """Return the records as the batch can read them again: a copy in the run's ``folder``."""
+        copy = Copy(folder, self.track)
+        copy.write(self.read())
+        return copy
 
     def check(self, snapshot: Snapshot) -> None:
         """Raise InputError unless the snapshot has all records that could be read."""
@@ -98,7 +101,7 @@ def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) 
     if batch.is_whole:
         return FromBatch(job, run, step, reader)
 
-    def choose(connection: Connection) -> Origin:
+    def choose(connection: Connection) -> FromRecords:
         emits = payloads.claimed(connection, batch.batch_id, batch.original_id, step.name)
         if not emits or not (batch.selection or {}).get("from_source"):
             return FromRecords(job, run, step, reader, emits)
@@ -107,7 +110,10 @@ def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) 
         expired = original.files_expired_at is not None
         return FromSource(job, run, step, reader, emits, claim, expired)
 
-    return job.database.transact(choose)
+    origin = job.database.transact(choose)
+    if isinstance(origin, FromSource) and not origin.expired:
+        return replace(origin, expired=not is_there(job, batch.original_id, step.name))
+    return origin
 
 
 @dataclass(frozen=True)
@@ -120,13 +126,21 @@ class FromClaim(Origin):
         """Return the claimed records. Raises InputError if a claimed file has changed since."""
         return self.reader.records(self._claimed)
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Write the records to a snapshot.
+    def snapshot(self, folder: str) -> Snapshot:
+        """Return the version that is claimed, or a copy.
 
-        The source's reader writes them where it can, unless they are tracked by an expression.
+        The source's reader writes the copy where it can. If records are tracked by an expression,
+        Spark writes it.
         """
-        if self.step.track is not None or not snapshot.written_by(self.reader, self._claimed):
-            super().write(snapshot)
+        if self.step.track is not None:
+            return super().snapshot(folder)
+        version = self.reader.version(self._claimed)
+        if version is not None:
+            return ClaimedVersion(folder, version)
+        copy = Copy(folder, None)
+        if not copy.written_by(self.reader, self._claimed):
+            copy.write(self.read())
+        return copy
 
     def check(self, snapshot: Snapshot) -> None:
         """Raise InputError unless the files are as they were claimed and the reader missed
@@ -167,8 +181,11 @@ class FromRecords(Origin):
             numbers = local_rows(self.job.spark, {ROOT: roots, MESSAGE: messages})
             if len(roots) <= BROADCAST_MESSAGES:
                 numbers = F.broadcast(numbers)
-            rows = stored_rows(self.job, emit.emit_run_id, ROOT, emit.first_root)
+            rows = stored_records(self.job, emit)
             frames.append(rows.drop(MESSAGE).join(numbers, ROOT).drop(ROOT))
+        if not frames and self.step.source.describes_itself:  # its files may be gone
+            nothing = as_copied(no_rows(self.job.spark, self.reader.schema))
+            return [nothing.withColumn(MESSAGE, F.lit(None).cast("bigint"))]
         return frames or [_snapshot_of(self).limit(0)]
 
 
@@ -188,10 +205,8 @@ class FromBatch(Origin):
 
 def _snapshot_of(origin: Origin) -> DataFrame:
     """Return every record of the original batch's source, with ``MESSAGE``."""
-    job, original_id = origin.job, origin.run.batch.original_id
-    emits = job.database.transact(lambda c: runs.emits(c, original_id))
-    emit = next(emit for emit in emits if emit.source == origin.step.name)
-    return stored_rows(job, emit.emit_run_id, MESSAGE, emit.first_root)
+    emit = emit_of(origin.job, origin.run.batch.original_id, origin.step.name)
+    return stored_rows(origin.job, emit.emit_run_id, MESSAGE, emit.first_root)
 
 
 @dataclass(frozen=True)
@@ -199,7 +214,7 @@ class FromSource(FromRecords):
     """The claimed records as their source has them now, found by key: after a file, or a table, was
     fixed.
 
-    ``claim``: what the original read, where the source has it now. ``expired``: the snapshots are
+    ``claim``: what the original read, where the source has it now. ``expired``: the snapshot is
     gone, and the ledger has what the records contained.
     """
 

@@ -34,7 +34,7 @@ from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.frames.anchors import Rooting, rooting
 from ledger.spark.frames.inputs import input_frames, passed_on
 from ledger.spark.frames.side_inputs import side_inputs
-from ledger.spark.frames.stored import local_rows, read_files
+from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job
 from ledger.spark.steps.losses import StageLosses
 from ledger.spark.steps.plan_ends import PlanEnd, Rerun, SinkEnd, StageEnd
@@ -48,6 +48,7 @@ from ledger.spark.tracking import (
     write_output,
 )
 from ledger.storage.manifest import Manifest
+from ledger.types.spark import local_rows
 
 ANSWER_SECONDS = 60.0  # for which counts are waited for once the rows are written
 
