@@ -18,7 +18,7 @@ from ledger.sources.files.layouts import ParquetFooter, parquet_footer
 from ledger.storage import stores
 from ledger.storage.manifest import About, DataFile
 from ledger.storage.versions import Version
-from ledger.types.spark import nullable, to_arrow_schema
+from ledger.types.spark import nullable, to_arrow_schema, without_lengths
 
 _REBASED = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
@@ -90,6 +90,8 @@ def _misfits(file: ListedFile, footer: ParquetFooter, columns: StructType) -> It
     kinds = {field.name: nullable(field.dataType) for field in footer.columns.fields}
     unread = {name.lower() for name in footer.names if name not in kinds}
     for field in columns.fields:
+        if without_lengths(field.dataType) != field.dataType:
+            yield f"column {field.name!r} has texts of limited length"
         own = kinds.get(field.name)
         if own is None and field.name.lower() in unread:
             yield f"{file.path} has column {field.name!r} in another case"

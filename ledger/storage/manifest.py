@@ -10,10 +10,10 @@ from ledger.errors import LostFileError
 from ledger.storage import stores
 from ledger.storage.folders import RUN_AGAIN
 
-# The file without rows that describes a version, see ``ledger.storage.versions``, and the key of
-# its metadata that has ``About`` as JSON.
+# The file without rows that describes a version, see ``ledger.storage.versions``, and the keys of
+# its metadata that have, as JSON, ``About``, and by path the mark of each file that may change.
 VERSION_FILE = "ackledger-version.parquet"
-ABOUT = b"ackledger.version"
+ABOUT, MARKS = b"ackledger.version", b"ackledger.marks"
 
 
 @dataclass(frozen=True)
@@ -104,31 +104,51 @@ def version_file(manifest: Manifest) -> DataFile | None:
 
 def check_files(manifest: Manifest, advice: str = RUN_AGAIN) -> None:
     """Raise LostFileError, with ``advice``, unless every file is there with the size it had. For a
-    file of a version, the error has the version's own advice.
+    file of a version, the error has the version's own advice, and if the file has a mark, it must
+    still have the same.
     """
-    own = version_file(manifest)
+    own, about, marks = version_file(manifest), None, dict[str, list[str]]()
+    if own is not None:
+        about, marks = _described(own)
 
     def check(file: DataFile) -> None:
         entry = stores.info(file.path)
         size = None if entry is None else entry.bytes
-        if size == file.bytes:
-            return
-        actual = "it is gone" if size is None else f"found {size} bytes"
-        of_version, do = "", advice
-        if own is not None and file is not own:
-            about = _about(own)
+        what, do = f"{file.bytes} bytes with {file.rows} rows", advice
+        of_version = ""
+        if about is not None and file is not own:
             of_version, do = f" of {about.name}", about.if_lost
-        raise LostFileError(
-            f"file {file.path}{of_version}: expected {file.bytes} bytes with {file.rows} rows,"
-            f" {actual}. {do}"
-        )
+        if size != file.bytes:
+            actual = "it is gone" if size is None else f"found {size} bytes"
+        elif entry is not None and file.path in marks:
+            now = mark_of(entry)
+            if now == marks[file.path]:
+                return
+            what, actual = f"the file of {marks[file.path][0]}", f"found one of {now[0]}"
+        else:
+            return
+        raise LostFileError(f"file {file.path}{of_version}: expected {what}, {actual}. {do}")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(check, manifest.files))
 
 
-def _about(described: DataFile) -> About:
+def mark_of(entry: stores.Entry) -> list[str]:
+    """Return a mark of the content of a Parquet file: its time, the store's version of it, and the
+    digest of its footer. Raises LostFileError if it is no Parquet any more.
+    """
+    from ledger.storage.parquet import footer_digest
+
+    return [
+        stores.modified_at(entry).isoformat(),
+        stores.version(entry),
+        footer_digest(entry.path),
+    ]
+
+
+def _described(own: DataFile) -> tuple[About, dict[str, list[str]]]:
     from ledger.storage.parquet import stored_file
 
-    with stored_file(described.path) as stored:
-        return About(**json.loads(stored.metadata.metadata[ABOUT]))
+    with stored_file(own.path) as stored:
+        metadata = stored.metadata.metadata
+    return About(**json.loads(metadata[ABOUT])), json.loads(metadata.get(MARKS, b"{}"))

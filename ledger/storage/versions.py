@@ -1,4 +1,5 @@
-"""Versions: files of others that hold the records of a claim, and that nobody changes.
+"""Versions: files of others that hold the records of a claim, and that nobody changes, or whose
+changes are noticed.
 
 A run that reads a version writes one file without rows, which describes the version. Its manifest
 is that file and the version's files.
@@ -6,8 +7,8 @@ is that file and the version's files.
 
 import base64
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -18,13 +19,14 @@ from ledger.core.column_names import FILE
 from ledger.storage import stores
 from ledger.storage.manifest import (
     ABOUT,
+    MARKS,
     VERSION_FILE,
     About,
     DataFile,
     Manifest,
     version_file,
 )
-from ledger.storage.parquet import SPARK_SCHEMA, spark_schema, stored_file
+from ledger.storage.parquet import SPARK_SCHEMA, stored_file
 
 _VALUES = b"ackledger.partitions"
 
@@ -38,6 +40,7 @@ class Version:
     ``files``: the files in a fixed order, without files that have no rows.
     ``values``: a row for each file, with the columns that are not in the files; None: there are no
     such columns.
+    ``marks``: by path, the mark of each file that may change.
     """
 
     about: About
@@ -45,6 +48,7 @@ class Version:
     columns: pa.Schema
     files: tuple[DataFile, ...]
     values: pa.Table | None = None
+    marks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -58,6 +62,8 @@ class Version:
         path = f"{folder}/{VERSION_FILE}"
         metadata = {SPARK_SCHEMA.encode(): self.schema.encode()}
         metadata[ABOUT] = json.dumps(asdict(self.about)).encode()
+        if self.marks:
+            metadata[MARKS] = json.dumps(dict(self.marks)).encode()
         if self.values is not None:
             metadata[_VALUES] = base64.b64encode(_as_bytes(self.values))
         sink = pa.BufferOutputStream()
@@ -74,7 +80,7 @@ class Version:
         if self.values is not None:
             number = self.files.index(file)
             values = {name: self.values[name][number] for name in self.values.column_names}
-        columns = [_column(rows, field, values) for field in self.columns]
+        columns = [_column(rows, column, values) for column in self.columns]
         table = pa.table(columns, schema=self.columns.remove_metadata())
         path = pa.repeat(pa.scalar(quote(file.path)), len(rows))
         return table.append_column(FILE, path)
@@ -89,7 +95,7 @@ def version_of(manifest: Manifest) -> Version | None:
         return None
     with stored_file(own.path) as stored:
         metadata, columns = stored.metadata.metadata, stored.schema_arrow.remove_metadata()
-        schema = json.dumps(spark_schema(stored))
+        schema = metadata[SPARK_SCHEMA.encode()].decode()
     values = None
     if _VALUES in metadata:
         with pa.ipc.open_stream(base64.b64decode(metadata[_VALUES])) as stream:
@@ -106,10 +112,10 @@ def _as_bytes(table: pa.Table) -> bytes:
     return content
 
 
-def _column(rows: pa.Table, field: pa.Field, values: Mapping[str, Any]) -> Any:
+def _column(rows: pa.Table, column: pa.Field, values: Mapping[str, Any]) -> Any:
     """Return a column of the version for some rows of a file."""
-    if field.name in values:
-        return pa.repeat(values[field.name], len(rows)).cast(field.type)
-    if field.name not in rows.column_names:
-        return pa.nulls(len(rows), field.type)
-    return rows[field.name].cast(field.type)
+    if column.name in values:
+        return pa.repeat(values[column.name], len(rows)).cast(column.type)
+    if column.name not in rows.column_names:
+        return pa.nulls(len(rows), column.type)
+    return rows[column.name].cast(column.type)

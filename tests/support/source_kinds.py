@@ -104,6 +104,13 @@ class Parquet(Kind):
         return FileSource("in/*.parquet", schema=SCHEMA, format="parquet")
 
 
+class ParquetInPlace(Parquet):
+    """Parquet files that are not copied."""
+
+    def declared(self):
+        return FileSource("in/*.parquet", schema=SCHEMA, format="parquet", copy=False)
+
+
 class Arrow(Kind):
     """A kind of the tests' own, by interval."""
 
@@ -218,4 +225,4 @@ def _table(records):
     )
 
 
-KINDS = (Csv, NewCsv, Json, Parquet, Arrow, NewArrow, Delta, NewDelta, Table, Topic)
+KINDS = (Csv, NewCsv, Json, Parquet, ParquetInPlace, Arrow, NewArrow, Delta, NewDelta, Table, Topic)

@@ -1,5 +1,7 @@
 """Versions in a manifest: the file that describes one, and the rows of its files without Spark."""
 
+import os
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pyarrow as pa
@@ -12,7 +14,8 @@ from ledger.batch.records.snapshots import row_at
 from ledger.core.column_names import FILE, ROOT
 from ledger.errors import InputError, LostFileError
 from ledger.sources.version_files import ListedFile, take_version
-from ledger.storage.manifest import About, Manifest, check_files
+from ledger.storage import stores
+from ledger.storage.manifest import About, Manifest, check_files, mark_of
 from ledger.storage.versions import version_of
 from ledger.store.queries.payloads import EmittedRecords
 
@@ -130,3 +133,19 @@ def test_nulls_without_statistics_are_not_known(tmp_path):
     """So the version is copied."""
     rows = listed(tmp_path / "a.parquet", pa.table({"id": [1]}), write_statistics=False)
     assert "has nulls" in take_version(ABOUT, ID, [rows]).misfit
+
+
+def test_a_file_that_may_change_has_a_mark(taken, tmp_path):
+    """Content of the same size and time is another file by its footer, or the store's version."""
+    path = tmp_path / "a.parquet"
+    (first, *_), times = taken.version.files, path.stat()
+    mark = mark_of(stores.info(first.path))
+    manifest = replace(taken.version, marks={first.path: mark}).describe(f"{tmp_path}/run")
+    check_files(manifest)
+    content = bytearray(path.read_bytes())
+    content[-12] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert mark_of(stores.info(first.path))[2] != mark[2]
+    with pytest.raises(LostFileError, match=r"a\.parquet of version 3 .*: expected the file of"):
+        check_files(manifest)

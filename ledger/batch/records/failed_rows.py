@@ -11,12 +11,12 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from ledger.batch.records.snapshots import rows_at
+from ledger.batch.records.snapshots import needed_for, rows_at
 from ledger.core.column_names import FILE, ROOT
 from ledger.deltas.table_writer import TableWriter
 from ledger.storage import parquet, stores
 from ledger.storage.folders import private_output
-from ledger.storage.manifest import DataFile, Manifest, version_file
+from ledger.storage.manifest import DataFile, Manifest, check_files, version_file
 from ledger.storage.versions import Version, version_of
 from ledger.store.queries.payloads import EmittedRecords
 
@@ -30,6 +30,7 @@ def copy_rows(manifest: Manifest, emitted: EmittedRecords) -> None:
     version, own = version_of(manifest), version_file(manifest)
     if version is None or own is None:
         return
+    check_files(needed_for(manifest, emitted))
     folder = own.path.rpartition("/")[0]
     schema = json.loads(version.schema)
     schema["fields"].append({"name": ROOT, "type": "long", "nullable": True, "metadata": {}})

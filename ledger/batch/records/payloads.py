@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ledger.core.redaction import NOTHING, Redaction, as_text, is_masked
-from ledger.storage.manifest import Manifest, check_files, version_file
+from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, payloads, redactions, runs
 from ledger.store.queries.batches import Batch
@@ -108,8 +108,7 @@ def _read(
     from ledger.batch.records import snapshots
 
     manifest = _manifest(database, emitted)
-    if version_file(manifest) is None:  # single files of a version may be gone, and not needed
-        check_files(manifest, _NO_CONTENT)
+    check_files(snapshots.needed_for(manifest, emitted), _NO_CONTENT)
     source = next(step for step in batch.topology if step.name == emitted.source)
     return snapshots.payloads(batch.original_id, emitted, manifest.files, source, redact)
 

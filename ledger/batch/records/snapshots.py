@@ -22,7 +22,7 @@ from ledger.core.redaction import Redaction
 from ledger.errors import MASK
 from ledger.sources.files.format import Dialect
 from ledger.storage import parquet
-from ledger.storage.manifest import DataFile, Manifest
+from ledger.storage.manifest import DataFile, Manifest, version_file
 from ledger.storage.versions import version_of
 from ledger.store.queries.payloads import EmittedRecords
 from ledger.types.arrow import rebuilt
@@ -75,6 +75,22 @@ def payloads(
         records = zip(messages, roots, read_rows(rows, source, redact), row_numbers, strict=True)
         for message, root, row, number in records:
             yield Payload(message, batch_id, root, *row, number)
+
+
+def needed_for(manifest: Manifest, emitted: EmittedRecords) -> Manifest:
+    """Return the files of a snapshot that are read for the content of records: all files of a copy,
+    whose records are numbered in order, and of a version those with one of the records.
+    """
+    own = version_file(manifest)
+    if own is None:
+        return manifest
+    positions = np.asarray(emitted.roots, np.int64) - emitted.first_root
+
+    def has_some(file: DataFile) -> bool:
+        ends = np.searchsorted(positions, [file.first_position, file.first_position + file.rows])
+        return bool(ends[0] < ends[1])
+
+    return Manifest((own, *filter(has_some, manifest.files)))
 
 
 def row_at(manifest: Manifest, position: int) -> pa.Table:
