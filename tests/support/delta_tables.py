@@ -64,6 +64,7 @@ class DeltaFiles:
             "size": (self.path / name).stat().st_size,
             "modificationTime": 0,
             "dataChange": True,
+            "stats": json.dumps({"numRecords": pq.ParquetFile(self.path / name).metadata.num_rows}),
         }
         features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
         actions = [

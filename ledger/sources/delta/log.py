@@ -133,8 +133,14 @@ class TableLog:
         """Return the indexes of the rows that deletion vectors delete, by the path of their file
         without the scheme, which deltalake may name differently.
         """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            vectors = pa.table(self._table.deletion_vectors())
+        except DeltaError as exc:
+            raise self._unreadable(quote(exc)) from exc
         deleted = {}
-        for batch in pa.table(self._table.deletion_vectors()).to_batches():
+        for batch in vectors.to_batches():
             for path, kept in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 rows = [row for row, is_kept in enumerate(kept) if not is_kept]
                 deleted[bare(unquote(path) if "://" in path else path)] = rows
