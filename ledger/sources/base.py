@@ -123,7 +123,7 @@ class SourceReader(Protocol):
         return  # it is declared
 
     def version(self, claim: Claim) -> "Version | None":
-        """Return the files that hold the records of a claim and that nobody changes; None: the
+        """Return the files that hold the records of a claim and that do not change; None: the
         records have to be copied. The version has no record that does not fit the schema.
         """
         return None

@@ -1,5 +1,5 @@
-"""Versions: files of others that hold the records of a claim, and that nobody changes, or whose
-changes are noticed.
+"""Versions: files of others that hold the records of a claim. They do not change, or a change is
+noticed.
 
 A run that reads a version writes one file without rows, which describes the version. Its manifest
 is that file and the version's files.

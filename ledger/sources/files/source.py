@@ -67,8 +67,8 @@ class FileSource:
     ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval. A
     file counts as another one once its size or modification time differs, unless it is small and
     has the same content.
-    ``copy``: for parquet. False: the batch and its replays read the files where they are. Nobody
-    may change or remove a file while they run; a step fails if somebody did. If a record may not
+    ``copy``: for parquet. False: the batch and its replays read the files where they are. No
+    writer may change or remove a file while they run; a step fails if one did. If a record may not
     fit the schema, the batch is copied all the same.
     ``options``: further options of the reader, for example ``sep``: those in ``OPTIONS``.
 

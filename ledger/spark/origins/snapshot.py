@@ -42,7 +42,7 @@ class Snapshot(ABC):
 
 
 class ClaimedVersion(Snapshot):
-    """Records in files that nobody changes. Each fits the schema."""
+    """Records in files that do not change. Each fits the schema."""
 
     failed = 0
 
