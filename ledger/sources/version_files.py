@@ -77,9 +77,9 @@ def take_version(
 def _footer(about: About, columns: StructType, file: ListedFile) -> ParquetFooter:
     entry = stores.info(file.path)
     if entry is None or entry.bytes != file.bytes:
-        found = "it is gone" if entry is None else f"found {entry.bytes} bytes"
+        actual = "it is gone" if entry is None else f"found {entry.bytes} bytes"
         raise InputError(
-            f"file {file.path} of {about.name}: expected {file.bytes} bytes, {found}."
+            f"file {file.path} of {about.name}: expected {file.bytes} bytes, {actual}."
             f" {about.if_lost}"
         )
     return parquet_footer(file.path, columns.names, str.lower)

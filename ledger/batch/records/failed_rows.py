@@ -71,8 +71,8 @@ def copied(manifest: Manifest, roots: Collection[int]) -> list[str]:
     for entry in stores.entries(own.path.rpartition("/")[0]):
         if entry.name.startswith(_PREFIX):
             with parquet.stored_file(entry.path) as stored:
-                found = missing & set(parquet.read(stored, [ROOT])[ROOT].to_pylist())
-            if found:
+                contained = missing & set(parquet.read(stored, [ROOT])[ROOT].to_pylist())
+            if contained:
                 paths.append(entry.path)
-                missing -= found
+                missing -= contained
     return [] if missing else paths

@@ -141,8 +141,8 @@ class TableLog:
             raise self._unreadable(quote(exc)) from exc
         deleted = {}
         for batch in vectors.to_batches():
-            for path, kept in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                rows = [row for row, is_kept in enumerate(kept) if not is_kept]
+            for path, mask in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                rows = [row for row, stays in enumerate(mask) if not stays]
                 deleted[bare(unquote(path) if "://" in path else path)] = rows
         return deleted
 
