@@ -4,15 +4,13 @@ Spark, or the ledger's database.
 """
 
 import pickle
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from ledger.deltas.fold_files import FoldWriter, TaskReport
 from ledger.deltas.portions import Folded, Portion
-from ledger.deltas.stored import root_windows
-from ledger.deltas.stretches import Stretches
 from ledger.storage.manifest import DataFile
 
 REPORT = "report binary"  # the schema of what a task of Spark returns: pickled
@@ -20,21 +18,9 @@ REPORT = "report binary"  # the schema of what a task of Spark returns: pickled
 Fold = Callable[[pa.Table], Folded]
 
 
-def find_stretches(file: DataFile) -> Stretches:
-    """Read the roots of a file, and return the ranges of rows in which they ascend."""
-    return Stretches.of(root_windows(file))
-
-
-def fold_file(
-    portion: Portion, unordered: Collection[str], writer: FoldWriter, file: DataFile
-) -> TaskReport:
-    """Fold one file without any other, and return the report. The file is folded window by window,
-    or, if its path is in ``unordered``, in memory.
-    """
-    by_window = file.path not in unordered
-    return writer.write(
-        portion.fold_by_window(file) if by_window else portion.fold_together([file])
-    )
+def fold_file(portion: Portion, writer: FoldWriter, file: DataFile) -> TaskReport:
+    """Fold one file without any other, and return the report."""
+    return writer.write(portion.fold_file(file))
 
 
 def run_tasks(

@@ -5,7 +5,6 @@ records that it emitted.
 import base64
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +23,7 @@ from ledger.core.column_names import (
     ROOT,
 )
 from ledger.deltas.edges import Edges
+from ledger.deltas.gathering import Apply, fold_by_root
 from ledger.deltas.hashing import SEED, hash_longs
 from ledger.deltas.kernel import (
     Deltas,
@@ -43,7 +43,6 @@ from ledger.deltas.stored import (
     read_windows,
     texts_of,
 )
-from ledger.deltas.windows import Apply, Windowed
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group, stored_file
 
@@ -76,26 +75,14 @@ class Portion(Protocol):
     def size(self) -> int:
         """Number of rows to fold."""
 
-    @property
-    def by_input(self) -> bool:
-        """Whether rows that come from one input must be folded together, even if they are in
-        different files.
-        """
-
-    def fold_by_window(self, file: DataFile) -> Iterator[Folded]:
-        """Fold one file window by window, without any other file.
-
-        If ``by_input``, the file's stretches must be ``in_order``, so that the rows of each input
-        come together.
-        """
-
-    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """Fold several files as one, with their rows in any order."""
+    def fold_file(self, file: DataFile) -> Iterator[Folded]:
+        """Fold one file without any other."""
 
 
 @dataclass(frozen=True)
-class Output(Windowed):
-    """Rows that a run wrote.
+class Output:
+    """Rows that a run wrote. Rows that come from one input have to be folded together, even if they
+    are in different files.
 
     ``own``: the function that folds rows into deltas. It acks their inputs unless the stage acks on
     read.
@@ -106,11 +93,20 @@ class Output(Windowed):
     own: Callable[[Rows, Edges], Deltas]
     edges: Edges
     size: int
-    by_input = True
 
     def parts(self, file: DataFile) -> Iterator[Part]:
         """Yield the rows of a file in stored order, window by window."""
         return parts_of(file, self.edges.inputs)
+
+    def fold_file(self, file: DataFile) -> Iterator[Folded]:
+        """Fold one file in memory. No other file may have rows that come from its inputs."""
+        return self.fold_together([file])
+
+    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
+        """Fold several files as one, in memory, with their rows in any order. ``each``: maps a
+        function over the files, then over parts of the rows.
+        """
+        return fold_by_root(files, self.parts, self.fold, each)
 
     def fold_table(self, table: pa.Table) -> Folded:
         """Fold rows that another task has read from files: a row per anchor, with ``POSITION``."""
@@ -123,7 +119,7 @@ class Output(Windowed):
 
 
 @dataclass(frozen=True)
-class Reading(Windowed):
+class Reading:
     """Rows that a run read from one input, and acks because it read them.
 
     ``number``: the input's number, if the run has several inputs.
@@ -135,7 +131,12 @@ class Reading(Windowed):
     size: int
     number: int | None = None
     roots: range | None = None
-    by_input = False
+
+    def fold_file(self, file: DataFile) -> Iterator[Folded]:
+        """Fold one file window by window, with its rows in any order. A root whose rows are in
+        several windows has a delta in each.
+        """
+        return map(self.fold, self.parts(file))
 
     def parts(self, file: DataFile) -> Iterator[Part]:
         """Yield the rows of a file that go on to the run's step, window by window."""
@@ -213,25 +214,17 @@ class Records:
     edges: Edges
     keeps_text: bool = True
 
-    by_input = False
-
     @property
     def size(self) -> int:
         """Number of records to fold."""
         return self.roots
 
-    def fold_by_window(self, file: DataFile) -> Iterator[Folded]:
+    def fold_file(self, file: DataFile) -> Iterator[Folded]:
         """Fold one delta per record. A record that did not parse fails, with its raw text. Memory
         holds one window of the ledger's columns, and the raw text of one row group.
         """
         for table, position in read_windows(file, (ERROR, MESSAGE)):
             yield self._fold(file, table, position)
-
-    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """Fold several files, one window at a time. Files have no record in common, so ``each`` is
-        not used.
-        """
-        return chain.from_iterable(map(self.fold_by_window, files))
 
     def _fold(self, file: DataFile, table: pa.Table, position: Longs) -> Folded:
         wrote = Checksum(len(table))

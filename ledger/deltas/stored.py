@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ledger.core.column_names import (
     ANCHORS,
@@ -25,7 +24,6 @@ from ledger.core.column_names import (
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of, order_of
 from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Selector, Texts
-from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, stored_file
 
@@ -73,22 +71,19 @@ class Checksum:
 class Part:
     """Anchors of some rows of a file.
 
-    ``checksum``: the checksum of all these rows, tracked or not. If a part is cut, only the first
+    ``checksum``: the checksum of all these rows, tracked or not. If a part is split, only the first
     piece keeps it.
     """
 
     rows: Rows
     checksum: Checksum
 
-    def cut(self, place: int) -> tuple["Part", "Part"]:
-        """Return the anchors before a place, with ``checksum``, and the rest, with an empty
-        checksum.
-        """
-        return self._of(slice(None, place), self.checksum), self._of(slice(place, None), Checksum())
-
     def ordered(self) -> "Part":
         """Return the anchors sorted by root."""
-        return self._of(order_of([self.rows.root]), self.checksum)
+        root = self.rows.root
+        if not np.any(root[1:] < root[:-1]):
+            return self
+        return self._of(order_of([root]), self.checksum)
 
     def split(self, roots: Longs) -> list["Part"]:
         """Cut anchors that are sorted by root into parts. Each of ``roots`` begins a new part. The
@@ -159,25 +154,6 @@ def is_of_anchor(path: str, name: str) -> bool:
     """
     field = f".{name.removeprefix(PREFIX)}"
     return path == name or (path.startswith(f"{ANCHORS}.") and path.endswith(field))
-
-
-def root_windows(file: DataFile) -> Iterator[Longs]:
-    """Yield the roots of a file's anchors, window by window. Reads no other column. Raises
-    IntegrityError if a column of anchors has no roots.
-    """
-    with stored_file(file.path) as stored:
-        schema = stored.schema
-        paths = [schema.column(number).path for number in range(len(schema))]
-        roots = [path for path in paths if is_of_anchor(path, ROOT)]
-        if len(roots) != len({ROOT, ANCHORS}.intersection(stored.schema_arrow.names)):
-            raise IntegrityError(
-                f"{file.path}: expected one of {ROOT} and {ANCHORS}, found {paths}"
-            )
-        for batch in iter_batches(stored, WINDOW_ROWS, roots):
-            for column in batch.columns:
-                is_plain = pa.types.is_integer(column.type)
-                values = column if is_plain else pc.struct_field(pc.list_flatten(column), [0])
-                yield longs_of(values.drop_null())
 
 
 def joined(parts: Sequence[Part]) -> Part:

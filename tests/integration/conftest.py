@@ -33,9 +33,9 @@ _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 def folded_by(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, spark
 ) -> Iterator[dict[str, int]]:
-    """Where the runner's deltas are folded and posted, as fields of its job. Files that lie in no
-    order are too large for a task of the executors, and folded after an ``exchange``, for the
-    tests that ask for it.
+    """Where the runner's deltas are folded and posted, as fields of its job. Files of an output are
+    too large for a task of the executors, and folded after an ``exchange``, for the tests that ask
+    for it.
     """
     rows = _FEW.get(request.param)
     if rows is not None:

@@ -141,7 +141,7 @@ def test_a_task_needs_neither_a_database_nor_its_driver(tmp_path):
         files, partial(fold_emitted, emits_one=True), Edges(2, "step", ["x"], {"in": 1}), 3
     )
     writer = FoldWriter(f"{tmp_path}/run=2", BY_SPAN, 10)
-    work = partial(fold_tasks.fold_file, output, frozenset(), writer)
+    work = partial(fold_tasks.fold_file, output, writer)
     task = partial(fold_tasks.run_tasks, work, files, [[0]])
     done = subprocess.run(
         [sys.executable, "-c", ALONE],

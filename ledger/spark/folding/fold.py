@@ -11,12 +11,11 @@ from ledger.batch.step_runs import OpenedRun, note_root_files
 from ledger.core.paths import is_local
 from ledger.core.text import quantity
 from ledger.deltas.fold_files import TaskReport
-from ledger.deltas.fold_tasks import find_stretches, fold_file
-from ledger.deltas.footers import Footer, groups_by_input, memory_of, read_footers
-from ledger.deltas.portions import Portion
+from ledger.deltas.fold_tasks import fold_file
+from ledger.deltas.footers import Footer, memory_of, read_footers
+from ledger.deltas.portions import Output, Portion
 from ledger.deltas.root_files import RootFile, write_listing
 from ledger.deltas.spans import Spans
-from ledger.deltas.stretches import classify_files
 from ledger.spark.folding import ahead
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.folding.runners import Executors, FoldRunner, Threads
@@ -100,7 +99,7 @@ class _Plan:
         """Estimated memory of the fold in bytes, from the footers; 0 without footers."""
         if self.footers is None or isinstance(self.portion, Frame):
             return 0
-        return memory_of(self.footers, by_input=self.portion.by_input)
+        return memory_of(self.footers, by_input=isinstance(self.portion, Output))
 
 
 def _plan(job: Job, portion: Portion | Frame) -> _Plan:
@@ -141,13 +140,11 @@ class _Fold:
         outcome = FoldOutcome(self.run)
         with self._runner() as runner:
             for plan in self.plans:
-                began, portion, footers = time.perf_counter(), plan.portion, plan.footers
+                began, portion = time.perf_counter(), plan.portion
                 if isinstance(portion, Frame):
                     reports, way = runner.frame(portion), f"a frame {runner.where}"
                 else:
-                    if footers is None and not self.fits_here:  # another portion is too large
-                        footers = read_footers(portion.files)
-                    reports, way = fold_files(runner, portion, footers)
+                    reports, way = fold_files(runner, portion, plan.footers)
                 outcome += FoldOutcome.of_reports(self.run, reports)
                 seconds = time.perf_counter() - began
                 _log.info(
@@ -181,31 +178,18 @@ def fold_files(
     """Fold the files of a portion. Return the reports of the tasks, and a description of how the
     files were folded.
 
-    Each file is folded without the others if possible. Files are folded together if the rows of one
-    input belong together, and the files may share inputs, or are out of order and too large for one
-    task.
+    Each file is folded without the others if possible. Files of an output are folded together if
+    they may have rows of the same input, or if all threads of the driver can take part.
 
-    ``footers``: None if the portion is too small to be worth reading its footers.
+    ``footers``: None if they were not read.
     """
-    ordered, unordered, together = list(portion.files), list[DataFile](), list[DataFile]()
-    if footers is None:
-        ordered, together = [], ordered
-    elif portion.by_input:
-        stretches = runner.each(find_stretches, ordered)
-        ordered, together, out_of_order = classify_files(
-            ordered, stretches, groups_by_input(footers)
-        )
-        unordered = [file for file in out_of_order if file.rows <= runner.most_rows]
-        together += [file for file in out_of_order if file.rows > runner.most_rows]
-        together.sort(key=lambda file: file.first_position)
-    work = partial(fold_file, portion, frozenset(file.path for file in unordered), runner.writer)
-    reports = runner.each(work, [*ordered, *unordered])
-    if together:
+    apart, together = list(portion.files), list[DataFile]()
+    if isinstance(portion, Output):
+        apart = runner.apart(portion, footers)
+        together = [file for file in portion.files if file not in {*apart}]
+    reports = runner.each(partial(fold_file, portion, runner.writer), apart)
+    if isinstance(portion, Output) and together:
         reports += runner.together(portion, together)
-    ways = (
-        (len(ordered), "by window"),
-        (len(unordered), "gathered"),
-        (len(together), "together"),
-    )
+    ways = ((len(apart), "one by one"), (len(together), "together"))
     in_words = [f"{quantity(count, 'file')} {way}" for count, way in ways if count]
     return reports, f"{'; '.join(in_words) or 'no file'}, {runner.where}"

@@ -24,7 +24,8 @@ from ledger.core.column_names import (
 )
 from ledger.deltas import fold_tasks
 from ledger.deltas.fold_files import FoldWriter, TaskReport
-from ledger.deltas.portions import Output, Portion, fold_rows_read
+from ledger.deltas.footers import Footer, groups_by_input, read_footers
+from ledger.deltas.portions import Output, fold_rows_read
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import FIRST, SHARED
 from ledger.spark.folding.outcome import Frame
@@ -34,7 +35,7 @@ from ledger.storage.manifest import DataFile, Manifest
 
 MOST_THREADS = 8  # each needs the memory of a window
 MOST_DELTAS = 1 << 20  # that a thread unites by root
-MOST_ROWS = 1 << 22  # in no order, or deltas, that a task of Spark has in its memory
+MOST_ROWS = 1 << 22  # or deltas, that a task of Spark has in its memory
 PART_ROWS = MOST_ROWS  # that are exchanged into one partition
 READ_ROWS = 1 << 20  # of a frame that a task of Spark acks at a time
 MOST_TASKS = 256  # of a job of Spark; each leaves files
@@ -48,16 +49,17 @@ class FoldRunner(Protocol):
     where: str
     writer: FoldWriter
 
-    @property
-    def most_rows(self) -> int:
-        """The greatest number of rows of an unordered file that one task folds. Larger files are
+    def apart(self, output: Output, footers: Sequence[Footer] | None) -> list[DataFile]:
+        """Return the files of an output that are folded one by one, by ``each``. All others are
         folded ``together``.
+
+        ``footers``: the footers of the files, if they were read.
         """
 
     def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
         """Do the work on each file, and return the results in the order of the files."""
 
-    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+    def together(self, output: Output, files: Sequence[DataFile]) -> list[TaskReport]:
         """Fold files that may have rows of the same input, in any order."""
 
     def frame(self, frame: Frame) -> list[TaskReport]:
@@ -72,20 +74,23 @@ class Threads:
     """
 
     where = "in the driver"
-    most_rows = 0  # all threads take part of what is gathered
 
     def __init__(self, spans: Spans, folder: str):
         self.writer = FoldWriter(folder, spans, MOST_DELTAS, in_memory=True)
+
+    def apart(self, output: Output, footers: Sequence[Footer] | None) -> list[DataFile]:
+        """Return no file: all threads take part in folding all files together."""
+        return []
 
     def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
         """Do the work on several files at a time."""
         with _threads() as pool:
             return list(pool.map(work, files))
 
-    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+    def together(self, output: Output, files: Sequence[DataFile]) -> list[TaskReport]:
         """Fold the files as one, in memory."""
         with _threads() as pool:
-            return [self.writer.write(portion.fold_together(files, pool.map))]
+            return [self.writer.write(output.fold_together(files, pool.map))]
 
     def frame(self, frame: Frame) -> list[TaskReport]:
         """Fold the rows of a frame at once."""
@@ -106,10 +111,13 @@ class Executors:
         self.writer = FoldWriter(folder, spans, MOST_ROWS)
         self._spark = spark
 
-    @property
-    def most_rows(self) -> int:
-        """The greatest number of rows that a task can hold in memory."""
-        return MOST_ROWS
+    def apart(self, output: Output, footers: Sequence[Footer] | None) -> list[DataFile]:
+        """Return the files whose rows one task can hold in memory, and that share no input with
+        another file.
+        """
+        groups = groups_by_input(read_footers(output.files) if footers is None else footers)
+        files = [output.files[group[0]] for group in groups if len(group) == 1]
+        return [file for file in files if file.rows <= MOST_ROWS]
 
     def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
         """Do the work in one job, whose tasks take about as many rows each."""
@@ -120,11 +128,10 @@ class Executors:
         results = run_tasks(numbers, partial(fold_tasks.run_tasks, work, files, tasks))
         return [result for _, result in sorted(results, key=lambda pair: int(pair[0]))]
 
-    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+    def together(self, output: Output, files: Sequence[DataFile]) -> list[TaskReport]:
         """Shuffle the rows so that all rows of one input are in one partition, and fold each
         partition.
         """
-        assert isinstance(portion, Output)
         manifest = Manifest(tuple(files))
         stored = positioned(self._spark, manifest, POSITION)
         identity = [n for n in (ANCHORS, ROOT, PARENT, INPUT) if n in stored.columns]
@@ -134,7 +141,7 @@ class Executors:
         flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
         parts = max(min(MOST_TASKS, len(files)), manifest.rows // PART_ROWS + 1)
         parted = flat.repartition(parts, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
-        reports = self._rows(parted, replace(portion, files=()).fold_table, None)
+        reports = self._rows(parted, replace(output, files=()).fold_table, None)
         return [*reports, TaskReport(wrote=witness.checksum)]
 
     def frame(self, frame: Frame) -> list[TaskReport]:
