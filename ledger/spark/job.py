@@ -5,7 +5,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from threading import Thread
-from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -138,23 +137,6 @@ def write_files(
     (writer.partitionBy(*by) if by else writer).parquet(folder)
 
 
-def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
-    """Wait for an action, and return the metrics that it observed.
-
-    ``nothing``: the metrics of an empty frame. Adaptive execution may remove an empty frame from
-    the plan, and its observation with it. If a frame with rows were removed, ``nothing`` would
-    differ from the other counts.
-
-    Raises Spark's error if Spark has ended.
-    """
-    try:
-        return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then
-    except SPARK_ERRORS as exc:
-        if is_spark_gone(exc):
-            raise
-        return nothing
-
-
 _COUNTS = ("rows", "xor", "sum", "failed", "dropped")
 
 
@@ -254,7 +236,18 @@ class Witness:
         return Checksum(metrics["rows"], metrics["xor"], metrics["sum"])
 
     def _metrics(self) -> dict[str, int]:
-        counts = observed(self._observation, dict.fromkeys((*_COUNTS, *self._counting), 0))
+        """Wait for the action, and return the counts. Raises Spark's error if Spark has ended.
+
+        Adaptive execution may remove an empty frame from the plan, and its observation with it.
+        Then all counts are 0. If a frame with rows were removed, they would differ from others.
+        """
+        nothing = dict.fromkeys((*_COUNTS, *self._counting), 0)
+        try:
+            counts = dict(self._observation.get) or nothing  # Spark Connect then has none
+        except SPARK_ERRORS as exc:
+            if is_spark_gone(exc):
+                raise
+            counts = nothing
         return {name: int(value) for name, value in counts.items()}
 
 
