@@ -5,7 +5,6 @@ records that it emitted.
 import base64
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -60,23 +59,6 @@ class Folded:
 
     deltas: Deltas
     wrote: Checksum = _NOTHING
-
-
-class Portion(Protocol):
-    """Files of one run that are folded in the same way: its output, one of its inputs, or a
-    source's records.
-    """
-
-    @property
-    def files(self) -> Sequence[DataFile]:
-        """The files to fold."""
-
-    @property
-    def size(self) -> int:
-        """Number of rows to fold."""
-
-    def fold_file(self, file: DataFile) -> Iterator[Folded]:
-        """Fold one file without any other."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +226,10 @@ class Records:
         if MESSAGE in table.column_names:
             deltas = replace(deltas, messages=[Messages(root, table[MESSAGE].to_numpy())])
         return Folded(deltas, wrote)
+
+
+# Files of one run that are folded in the same way.
+Portion = Output | Reading | Records
 
 
 def _details(file: DataFile, first: int, failing: Flags) -> list[str | None]:
