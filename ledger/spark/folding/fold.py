@@ -59,10 +59,11 @@ def fold(
         emitted = [read.emitted for read in run.sources.values() if read.emitted]
         spans = Spans(emitted if portions else ())
     first = _Fold(job, run, spans, [_plan(job, portion) for portion in portions])
-    outcome = first.outcome()
+    reports = first.reports()
+    outcome = FoldOutcome.of_reports(run, reports)
     rest = replace(first, plans=[_plan(job, portion) for portion in more(outcome)])
     if rest.plans:
-        outcome += rest.outcome()
+        outcome = FoldOutcome.of_reports(run, [*reports, *rest.reports()])
     leaves_files = first.leaves_files or rest.leaves_files
 
     def list_files(files: Sequence[RootFile]) -> None:
@@ -133,26 +134,26 @@ class _Fold:
         """Whether it writes files to the folder that the run has recorded."""
         return not (self.spans.by_root and self.fits_here)
 
-    def outcome(self) -> FoldOutcome:
+    def reports(self) -> list[TaskReport]:
         """Fold the portions one by one, log how each was folded and how fast, and return the
-        outcome. Posts nothing.
+        reports of the tasks. Posts nothing.
         """
-        outcome = FoldOutcome(self.run)
+        reports: list[TaskReport] = []
         with self._runner() as runner:
             for plan in self.plans:
                 began, portion = time.perf_counter(), plan.portion
                 if isinstance(portion, Frame):
-                    reports, way = runner.frame(portion), f"a frame {runner.where}"
+                    own, way = runner.frame(portion), f"a frame {runner.where}"
                 else:
-                    reports, way = fold_files(runner, portion, plan.footers)
-                outcome += FoldOutcome.of_reports(self.run, reports)
+                    own, way = fold_files(runner, portion, plan.footers)
+                reports += own
                 seconds = time.perf_counter() - began
                 _log.info(
                     "run %s of %s: folded %s rows in %.3f s: %s",
                     self.run.run_id, self.run.step, f"{portion.size:,}", seconds, way,
                     extra={"fold_rows": portion.size, "fold_seconds": seconds, "fold_way": way},
                 )  # fmt: skip
-        return outcome
+        return reports
 
     @contextmanager
     def _runner(self) -> Iterator[FoldRunner]:
