@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ledger.deltas import stored
+from ledger.deltas.footers import read_footers
 from ledger.deltas.kernel import Fails, merge_deltas
 from ledger.deltas.portions import Portion
 from ledger.deltas.rows import NONE
@@ -51,7 +52,7 @@ def _folded(portion: Portion, window_rows: int | None = None) -> tuple[object, .
         if window_rows is not None:
             patch.setattr(stored, "WINDOW_ROWS", window_rows)
             runner = ApartInThreads(Spans(), "")
-        reports, _ = _fold_files(runner, portion, None)
+        reports, _ = _fold_files(runner, portion, read_footers(portion.files))
     parts = [deltas for report in reports for deltas in report.deltas]
     if not parts:
         return ()

@@ -10,7 +10,6 @@ import pytest
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import memory_of, read_footers
 from ledger.deltas.portions import Records
-from ledger.spark.folding import fold
 from ledger.spark.folding.fold import _Fold, _plan
 from ledger.storage.manifest import DataFile
 
@@ -43,13 +42,6 @@ def test_few_records_with_long_texts_do_not_fit(records):
     small, large = (job(size) for size in (1 << 21, 1 << 22))
     assert not fits(small, [_plan(small, records)])
     assert fits(large, [_plan(large, records)])
-
-
-def test_few_small_records_are_folded_without_a_look_at_them(records, monkeypatch):
-    """Their footers would cost more than they say."""
-    monkeypatch.setattr(fold, "FEW_BYTES", records.files[0].bytes)
-    plan = _plan(job(1 << 30), records)
-    assert (plan.footers, plan.near) == (None, True)
 
 
 def test_portions_fit_together_or_not_at_all(records):

@@ -25,9 +25,6 @@ from ledger.storage.manifest import DataFile
 
 _log = logging.getLogger(__name__)
 Check = Callable[[FoldOutcome], None]
-# A few rows in files of so many bytes need no look at footers: texts that take 500 times as much in
-# memory would be one character over and over.
-FEW_BYTES = 1 << 20
 
 
 class UnprovedError(Exception):
@@ -88,18 +85,16 @@ class _Plan:
     """A portion, and how to fold it.
 
     ``near``: whether the driver may read it, whatever its size.
-    ``footers``: None if the portion is too small to be worth reading its footers.
+    ``footers``: those of its files; a frame has none.
     """
 
     portion: Portion | Frame
     near: bool
-    footers: Sequence[Footer] | None = None
+    footers: Sequence[Footer] = ()
 
     @property
     def bytes(self) -> int:
-        """Estimated memory of the fold in bytes, from the footers; 0 without footers."""
-        if self.footers is None or isinstance(self.portion, Frame):
-            return 0
+        """Estimated memory of the fold in bytes, from the footers."""
         return memory_of(self.footers, by_input=isinstance(self.portion, Output))
 
 
@@ -107,8 +102,6 @@ def _plan(job: Job, portion: Portion | Frame) -> _Plan:
     few = portion.size <= job.few_rows
     if isinstance(portion, Frame):
         return _Plan(portion, near=few)
-    if few and sum(file.bytes for file in portion.files) <= FEW_BYTES:
-        return _Plan(portion, near=True)
     near = few or all(is_local(file.path) for file in portion.files)
     return _Plan(portion, near, read_footers(portion.files))
 
@@ -174,15 +167,13 @@ class _Fold:
 
 
 def fold_files(
-    runner: FoldRunner, portion: Portion, footers: Sequence[Footer] | None
+    runner: FoldRunner, portion: Portion, footers: Sequence[Footer]
 ) -> tuple[list[TaskReport], str]:
     """Fold the files of a portion. Return the reports of the tasks, and a description of how the
     files were folded.
 
     Each file is folded without the others if possible. Files of an output are folded together if
     they may have rows of the same input, or if all threads of the driver can take part.
-
-    ``footers``: None if they were not read.
     """
     apart, together = list(portion.files), list[DataFile]()
     if isinstance(portion, Output):

@@ -24,7 +24,7 @@ from ledger.core.column_names import (
 )
 from ledger.deltas import fold_tasks
 from ledger.deltas.fold_files import FoldWriter, TaskReport
-from ledger.deltas.footers import Footer, groups_by_input, read_footers
+from ledger.deltas.footers import Footer, groups_by_input
 from ledger.deltas.portions import Output, fold_rows_read
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import FIRST, SHARED
@@ -49,11 +49,11 @@ class FoldRunner(Protocol):
     where: str
     writer: FoldWriter
 
-    def apart(self, output: Output, footers: Sequence[Footer] | None) -> list[DataFile]:
+    def apart(self, output: Output, footers: Sequence[Footer]) -> list[DataFile]:
         """Return the files of an output that are folded one by one, by ``each``. All others are
         folded ``together``.
 
-        ``footers``: the footers of the files, if they were read.
+        ``footers``: the footers of the files.
         """
 
     def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
@@ -78,7 +78,7 @@ class Threads:
     def __init__(self, spans: Spans, folder: str):
         self.writer = FoldWriter(folder, spans, MOST_DELTAS, in_memory=True)
 
-    def apart(self, output: Output, footers: Sequence[Footer] | None) -> list[DataFile]:
+    def apart(self, output: Output, footers: Sequence[Footer]) -> list[DataFile]:
         """Return no file: all threads take part in folding all files together."""
         return []
 
@@ -111,11 +111,11 @@ class Executors:
         self.writer = FoldWriter(folder, spans, MOST_ROWS)
         self._spark = spark
 
-    def apart(self, output: Output, footers: Sequence[Footer] | None) -> list[DataFile]:
+    def apart(self, output: Output, footers: Sequence[Footer]) -> list[DataFile]:
         """Return the files whose rows one task can hold in memory, and that share no input with
         another file.
         """
-        groups = groups_by_input(read_footers(output.files) if footers is None else footers)
+        groups = groups_by_input(footers)
         files = [output.files[group[0]] for group in groups if len(group) == 1]
         return [file for file in files if file.rows <= MOST_ROWS]
 
