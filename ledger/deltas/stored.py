@@ -89,6 +89,8 @@ class Part:
         """Cut anchors that are sorted by root into parts. Each of ``roots`` begins a new part. The
         first part keeps ``checksum``.
         """
+        if not len(roots):
+            return [self]
         places = np.searchsorted(self.rows.root, roots).tolist()
         first, *others = itertools.pairwise([0, *places, len(self.rows)])
         return [

@@ -399,6 +399,21 @@ def test_all_rows_of_a_root_are_folded_together(window, sampled, monkeypatch):
     assert len(parts) <= -(-40 // window)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_part_has_only_the_reasons_of_its_rows(ordered):
+    """Not those of all rows of the output, of which each may have its own."""
+    root = np.arange(40) if ordered else np.random.default_rng(3).permutation(40)
+    rows = [(n, [(int(some), 0, n)], f"reason {some}", None, None) for n, some in enumerate(root)]
+    files = written([rows[:15], rows[15:]], 1, lists=False)
+    output = portions.Output(files, fold_emitted, edges_of(1), 40)
+    with windows_of(4):
+        parts = [folded.deltas for folded in output.fold_together(files)]
+    assert len(parts) == 10
+    for part in parts:
+        (fails,) = part.fails
+        assert sorted(fails.words) == sorted(f"reason {some}" for some in part.root.tolist())
+
+
 @given(st.lists(st.tuples(st.integers(1, 50), marks), max_size=30), st.sets(st.integers(0, 40)))
 @settings(deadline=None)
 def test_rows_that_passed_a_plan(rows, absent):
