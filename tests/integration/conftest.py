@@ -42,7 +42,8 @@ def folded_by(
         monkeypatch.setattr(stored, "WINDOW_ROWS", rows)
         monkeypatch.setattr(runners, "READ_ROWS", rows)
     if request.param == "exchange":
-        monkeypatch.setattr(runners, "MOST_ROWS", rows)
+        monkeypatch.setattr(runners, "TASK_DELTAS", rows)
+        monkeypatch.setattr(runners, "TASK_BYTES", 0)
     before = spark.conf.get(_ARROW_ROWS)
     if request.param in ("executors", "exchange"):
         spark.conf.set(_ARROW_ROWS, "2")

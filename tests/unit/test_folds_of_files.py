@@ -107,7 +107,7 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
         ):
             monkeypatch.setattr(stored, "WINDOW_ROWS", draw.choice([1, 2, 3, 7, 100]))
             monkeypatch.setattr(gathering, "SAMPLED", draw.choice([1, 2, 1_000]))
-            monkeypatch.setattr(runners, "MOST_ROWS", draw.choice([1, 5, 100]))
+            monkeypatch.setattr(runners, "TASK_BYTES", draw.choice([0, 100, 1_000, 10_000]))
             runner = draw.choice([Threads, ApartInThreads])(Spans(), "")
             reports, way = fold_files(runner, portion, footers)
             parts = [

@@ -5,13 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ledger.batch.step_runs import OpenedRun, note_root_files
 from ledger.core.paths import is_local
 from ledger.core.text import quantity
 from ledger.deltas.fold_files import TaskReport
-from ledger.deltas.fold_tasks import fold_file
 from ledger.deltas.footers import Footer, memory_of, read_footers
 from ledger.deltas.portions import Output, Portion
 from ledger.deltas.root_files import RootFile, write_listing
@@ -85,7 +83,7 @@ class _Plan:
     """A portion, and how to fold it.
 
     ``near``: whether the driver may read it, whatever its size.
-    ``footers``: those of its files; a frame has none.
+    ``footers``: the footers of the portion's files. Empty: the portion is a frame.
     """
 
     portion: Portion | Frame
@@ -178,8 +176,9 @@ def fold_files(
     apart, together = list(portion.files), list[DataFile]()
     if isinstance(portion, Output):
         apart = runner.apart(portion, footers)
-        together = [file for file in portion.files if file not in {*apart}]
-    reports = runner.each(partial(fold_file, portion, runner.writer), apart)
+        alone = frozenset(apart)
+        together = [file for file in portion.files if file not in alone]
+    reports = runner.one_by_one(portion, apart) if apart else []
     if isinstance(portion, Output) and together:
         reports += runner.together(portion, together)
     ways = ((len(apart), "one by one"), (len(together), "together"))

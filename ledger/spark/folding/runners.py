@@ -2,12 +2,13 @@
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from heapq import heapreplace
-from typing import Any, Protocol, TypeVar
+from itertools import chain
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,7 +26,7 @@ from ledger.core.column_names import (
 from ledger.deltas import fold_tasks
 from ledger.deltas.fold_files import FoldWriter, TaskReport
 from ledger.deltas.footers import Footer, groups_by_input
-from ledger.deltas.portions import Output, fold_rows_read
+from ledger.deltas.portions import Output, Portion, fold_rows_read
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import FIRST, SHARED
 from ledger.spark.folding.outcome import Frame
@@ -35,41 +36,18 @@ from ledger.storage.manifest import DataFile, Manifest
 
 MOST_THREADS = 8  # each needs the memory of a window
 MOST_DELTAS = 1 << 20  # that a thread unites by root
-MOST_ROWS = 1 << 22  # or deltas, that a task of Spark has in its memory
-PART_ROWS = MOST_ROWS  # that are exchanged into one partition
+TASK_DELTAS = 1 << 22  # that a task of Spark unites by root
+TASK_BYTES = 256 << 20  # of the ledger's columns of a file that a task of Spark gathers
+PART_ROWS = 1 << 22  # that are exchanged into one partition
 READ_ROWS = 1 << 20  # of a frame that a task of Spark acks at a time
 MOST_TASKS = 256  # of a job of Spark; each leaves files
 
-Result = TypeVar("Result")
-
-
-class FoldRunner(Protocol):
-    """Runs the tasks of a fold. ``where``: the place in words, for the log."""
-
-    where: str
-    writer: FoldWriter
-
-    def apart(self, output: Output, footers: Sequence[Footer]) -> list[DataFile]:
-        """Return the files of an output that are folded one by one, by ``each``. All others are
-        folded ``together``.
-
-        ``footers``: the footers of the files.
-        """
-
-    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
-        """Do the work on each file, and return the results in the order of the files."""
-
-    def together(self, output: Output, files: Sequence[DataFile]) -> list[TaskReport]:
-        """Fold files that may have rows of the same input, in any order."""
-
-    def frame(self, frame: Frame) -> list[TaskReport]:
-        """Fold the rows of a frame that a sink has read."""
-
 
 class Threads:
-    """Runs tasks in threads of the driver, without a Spark job or Python workers: numpy and pyarrow
-    release the interpreter's lock. Deltas to post stay in memory.
+    """Runs the tasks of a fold in threads of the driver, without a Spark job or Python workers:
+    numpy and pyarrow release the interpreter's lock. Deltas to post stay in memory.
 
+    ``where``: the place in words, for the log.
     ``folder``: the folder for the files of deltas by root.
     """
 
@@ -82,10 +60,11 @@ class Threads:
         """Return no file: all threads take part in folding all files together."""
         return []
 
-    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
-        """Do the work on several files at a time."""
+    def one_by_one(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+        """Fold several files at a time, each without the others, and report them as one task."""
         with _threads() as pool:
-            return list(pool.map(work, files))
+            parts = pool.map(lambda file: [*portion.fold_file(file)], files)
+            return [self.writer.write(chain.from_iterable(parts))]
 
     def together(self, output: Output, files: Sequence[DataFile]) -> list[TaskReport]:
         """Fold the files as one, in memory."""
@@ -98,35 +77,32 @@ class Threads:
 
 
 class Executors:
-    """Runs tasks in Spark's executors. Used for portions that need more memory than the driver
-    should use, or that are on a store closer to the executors. Executors cannot reach the ledger,
-    so their tasks write files (``ledger.deltas.fold_files``), which the driver posts.
+    """Runs the tasks of a fold in Spark's executors. Used for portions that need more memory than
+    the driver should use, or that are on a store closer to the executors. Executors cannot reach
+    the ledger, so their tasks write files (``ledger.deltas.fold_files``), which the driver posts.
 
+    ``where``: the place in words, for the log.
     ``folder``: the folder for these files.
     """
 
     where = "by executors"
 
     def __init__(self, spark: SparkSession, spans: Spans, folder: str):
-        self.writer = FoldWriter(folder, spans, MOST_ROWS)
+        self.writer = FoldWriter(folder, spans, TASK_DELTAS)
         self._spark = spark
 
     def apart(self, output: Output, footers: Sequence[Footer]) -> list[DataFile]:
         """Return the files whose rows one task can hold in memory, and that share no input with
         another file.
         """
-        groups = groups_by_input(footers)
-        files = [output.files[group[0]] for group in groups if len(group) == 1]
-        return [file for file in files if file.rows <= MOST_ROWS]
+        alone = [group[0] for group in groups_by_input(footers) if len(group) == 1]
+        return [output.files[number] for number in alone if footers[number].bytes <= TASK_BYTES]
 
-    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
-        """Do the work in one job, whose tasks take about as many rows each."""
-        if not files:
-            return []
+    def one_by_one(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+        """Fold each file without the others, in a job whose tasks have about equally many rows."""
         tasks = _tasks(files)
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
-        results = run_tasks(numbers, partial(fold_tasks.run_tasks, work, files, tasks))
-        return [result for _, result in sorted(results, key=lambda pair: int(pair[0]))]
+        return run_tasks(numbers, partial(fold_tasks.fold_files, portion, self.writer, tasks))
 
     def together(self, output: Output, files: Sequence[DataFile]) -> list[TaskReport]:
         """Shuffle the rows so that all rows of one input are in one partition, and fold each
@@ -155,6 +131,9 @@ class Executors:
         return run_tasks(rows, partial(fold_tasks.fold_rows, fold, most, self.writer))
 
 
+FoldRunner = Threads | Executors
+
+
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1))
 
@@ -169,16 +148,14 @@ def run_tasks(frame: DataFrame, task: Any) -> list[Any]:
     return [pickle.loads(row["report"]) for row in rows]
 
 
-def _tasks(files: Sequence[DataFile]) -> list[list[int]]:
-    """Distribute the files over tasks with about equal numbers of rows. Return the indexes of each
-    task's files.
-    """
-    tasks: list[list[int]] = [[] for _ in range(min(MOST_TASKS, len(files)))]
+def _tasks(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Distribute the files over tasks with about equal numbers of rows. Return the tasks' files."""
+    tasks: list[list[DataFile]] = [[] for _ in range(min(MOST_TASKS, len(files)))]
     loads = [(0, task) for task in range(len(tasks))]
-    for number in sorted(range(len(files)), key=lambda number: -files[number].rows):
+    for file in sorted(files, key=lambda file: -file.rows):
         rows, task = loads[0]
-        tasks[task].append(number)
-        heapreplace(loads, (rows + files[number].rows, task))
+        tasks[task].append(file)
+        heapreplace(loads, (rows + file.rows, task))
     return tasks
 
 
