@@ -3,8 +3,9 @@ records that it emitted.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,6 @@ from ledger.core.column_names import (
     ROOT,
 )
 from ledger.deltas.edges import Edges
-from ledger.deltas.gathering import Apply, fold_by_root
 from ledger.deltas.hashing import SEED, hash_longs
 from ledger.deltas.kernel import (
     Deltas,
@@ -38,6 +38,8 @@ from ledger.deltas.stored import (
     Checksum,
     Part,
     anchored_rows,
+    borders,
+    joined,
     parts_of,
     read_windows,
     texts_of,
@@ -48,6 +50,7 @@ from ledger.storage.parquet import read_row_group, stored_file
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 ANCHORED = (ROOT, ANCHORS, FAILED, DROPPED)  # columns for a row's owner, and whether it goes on
 FEW = 1_000  # records whose text is cut at a time
+Apply = Callable[..., Iterable[Any]]  # a function to each of several values: map, or a pool's
 _NOTHING = Checksum()
 
 
@@ -85,10 +88,20 @@ class Output:
         return self.fold_together([file])
 
     def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """Fold several files as one, in memory, with their rows in any order. ``each``: maps a
-        function over the files, then over parts of the rows.
+        """Fold several files as one, in memory: read all rows in any order, split them by root into
+        parts of about a window, and fold each part.
+
+        ``each``: maps a function over the files, then over the parts.
         """
-        return fold_by_root(files, self.parts, self.fold, each)
+
+        def ordered(file: DataFile) -> list[Part]:
+            return [part.ordered() for part in self.parts(file)]
+
+        pieces = [piece for of_file in each(ordered, files) for piece in of_file]
+        if pieces:
+            places = borders(pieces)
+            parts = zip(*(piece.split(places) for piece in pieces), strict=True)
+            yield from each(lambda part: self.fold(joined(part)), parts)
 
     def fold_table(self, table: pa.Table) -> Folded:
         """Fold rows that another task has read from files: a row per anchor, with ``POSITION``."""
@@ -228,7 +241,7 @@ class Records:
         return Folded(deltas, wrote)
 
 
-# Files of one run that are folded in the same way.
+# A portion of a run's files. All rows of a portion are folded in the same way.
 Portion = Output | Reading | Records
 
 

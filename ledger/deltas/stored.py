@@ -30,6 +30,7 @@ from ledger.storage.parquet import iter_batches, stored_file
 FIRST, SHARED = "_ackledger_first", "_ackledger_shared"
 LOW_BITS = 0x7FFFFFFF  # of a hash that is summed: the sum of four billion fits a long
 WINDOW_ROWS = 1 << 20  # of a file that are read and folded at a time
+SAMPLED = 1_000  # roots of a window, by which rows are cut into parts
 _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, ERROR)
 
 
@@ -164,6 +165,18 @@ def joined(parts: Sequence[Part]) -> Part:
         return parts[0]
     checksum = sum((part.checksum for part in parts), Checksum())
     return Part(Rows.joined([part.rows for part in parts]), checksum)
+
+
+def borders(pieces: Sequence[Part]) -> Longs:
+    """Return the roots at which to split ``pieces`` into parts of about a window, without the
+    first. The roots may repeat if one root has many rows.
+
+    ``pieces``: anchors, sorted by root in each piece.
+    """
+    parts = -(-sum(len(piece.rows) for piece in pieces) // WINDOW_ROWS)
+    sample = np.concatenate([piece.rows.root[:: WINDOW_ROWS // SAMPLED + 1] for piece in pieces])
+    sample.sort()
+    return sample[np.arange(1, parts) * len(sample) // max(parts, 1)]
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:

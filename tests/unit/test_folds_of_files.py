@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.deltas import gathering, stored
+from ledger.deltas import stored
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import DELTA_BYTES, memory_of, read_footers
 from ledger.deltas.kernel import fold_emitted, fold_output, merge_deltas
@@ -106,7 +106,7 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
             Reading(files, edges, len(rows), number=0 if len(names) > 1 else None),
         ):
             monkeypatch.setattr(stored, "WINDOW_ROWS", draw.choice([1, 2, 3, 7, 100]))
-            monkeypatch.setattr(gathering, "SAMPLED", draw.choice([1, 2, 1_000]))
+            monkeypatch.setattr(stored, "SAMPLED", draw.choice([1, 2, 1_000]))
             monkeypatch.setattr(runners, "TASK_BYTES", draw.choice([0, 100, 1_000, 10_000]))
             runner = draw.choice([Threads, ApartInThreads])(Spans(), "")
             reports, way = fold_files(runner, portion, footers)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
-from ledger.deltas import gathering, kernel, portions
+from ledger.deltas import kernel, portions
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_emitted, fold_output, fold_read, order_of
@@ -383,7 +383,7 @@ def test_all_rows_of_a_root_are_folded_together(window, sampled, monkeypatch):
     """In parts of about a window, of whatever files, in whatever order their rows lie, however few
     roots the parts are cut by; rows without a root are counted.
     """
-    monkeypatch.setattr(gathering, "SAMPLED", sampled)
+    monkeypatch.setattr(module, "SAMPLED", sampled)
     root = np.random.default_rng(3).integers(-5, 5, 40)
     rows = [(n, [(int(some), 0, n)], None, None, None) for n, some in enumerate(root)]
     untracked = [(n, [], None, None, None) for n in range(40, 45)]
