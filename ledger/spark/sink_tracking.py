@@ -102,8 +102,3 @@ class SinkTracking:
         of_row = F.aggregate(ROOTS, nothing, lambda xor, root: xor.bitwiseXOR(self._edge(root)))
         # Of null ``size`` is -1 without ANSI, ``array_size`` is null.
         return F.bit_xor(of_row), F.sum(F.array_size(ROOTS))
-
-
-def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
-    """Return the ``SinkTracking`` of a sink's run."""
-    return SinkTracking(job, run, step)
