@@ -70,7 +70,7 @@ def test_a_rejected_plan_starts_no_clock(ledger):
 
 
 def test_a_sink_in_a_plan_has_no_row_of_a_failed_record(ledger):
-    """What such a sink has staged does not say which rows those are, so nothing is decided."""
+    """Hold a batch whose plan's sink acked such a row: its staged files do not say which it is."""
     batch = ledger.open(pipeline())
     roots = ledger.emit(batch, 2)
     plan = one_plans.open_plan(ledger.database, batch.batch_id, ["middle", "sink"], ledger.begin())

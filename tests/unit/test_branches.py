@@ -98,7 +98,7 @@ placed.write.parquet("out/placed")
 
 
 def test_a_port_lists_it(tmp_path):
-    """With the line of the read. A job with one output has no branches."""
+    """List the note with the line of the read. A job with one output has no branches."""
     note = (
         "my_job.py:1: Records that are lost at stage placed are withheld from all sinks of orders"
         " (clean_out, placed_out): name intended losses in expected= of the stage"

@@ -1,4 +1,4 @@
-"""Which of a checksum's numbers tell sets of rows apart."""
+"""Numbers of a checksum, and which of them tell sets of rows apart."""
 
 import numpy as np
 
