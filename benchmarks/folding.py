@@ -95,7 +95,7 @@ def _exchanged(session: SparkSession, output: Output) -> DataFrame:
 def _fold_files(output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            parts = output.fold_by_window(output.files[number])
+            parts = output.fold_file(output.files[number])
             yield pa.RecordBatch.from_pylist([{"rows": sum(part.wrote.rows for part in parts)}])
 
 

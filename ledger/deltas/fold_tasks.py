@@ -1,18 +1,16 @@
-"""Tasks of a fold. Each task folds a file, or rows that were read from files, and reports the
-deltas to post. The driver runs tasks in threads, Spark runs them in executors. Nothing here needs
-Spark, or the ledger's database.
+"""Tasks of a fold in Spark's executors. Each task folds files, or rows that were read from files,
+and reports the deltas to post. Nothing here needs Spark, or the ledger's database.
 """
 
 import pickle
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from ledger.deltas.fold_files import FoldWriter, TaskReport
+from ledger.deltas.fold_files import FoldWriter
 from ledger.deltas.portions import Folded, Portion
-from ledger.deltas.stored import root_windows
-from ledger.deltas.stretches import Stretches
 from ledger.storage.manifest import DataFile
 
 REPORT = "report binary"  # the schema of what a task of Spark returns: pickled
@@ -20,38 +18,20 @@ REPORT = "report binary"  # the schema of what a task of Spark returns: pickled
 Fold = Callable[[pa.Table], Folded]
 
 
-def find_stretches(file: DataFile) -> Stretches:
-    """Read the roots of a file, and return the ranges of rows in which they ascend."""
-    return Stretches.of(root_windows(file))
-
-
-def fold_file(
-    portion: Portion, unordered: Collection[str], writer: FoldWriter, file: DataFile
-) -> TaskReport:
-    """Fold one file without any other, and return the report. The file is folded window by window,
-    or, if its path is in ``unordered``, in memory.
-    """
-    by_window = file.path not in unordered
-    return writer.write(
-        portion.fold_by_window(file) if by_window else portion.fold_together([file])
-    )
-
-
-def run_tasks(
-    work: Callable[[DataFile], object],
-    files: Sequence[DataFile],
-    tasks: Sequence[Sequence[int]],
+def fold_files(
+    portion: Portion,
+    writer: FoldWriter,
+    tasks: Sequence[Sequence[DataFile]],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Run the tasks whose numbers are in ``batches``, and yield a row for each file: its number,
-    and the result of ``work`` for it.
+    """Run the tasks whose numbers are in ``batches``, and yield the report of each: it folds its
+    files one by one.
 
-    ``tasks``: the numbers of the files of each task.
+    ``tasks``: the files of each task.
     """
     for batch in batches:
         for task in batch.column(0).to_pylist():
-            for number in tasks[task]:
-                yield _row((number, work(files[number])))
+            yield _row(writer.write(chain.from_iterable(map(portion.fold_file, tasks[task]))))
 
 
 def fold_rows(

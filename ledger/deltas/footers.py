@@ -3,20 +3,25 @@ ledger's columns and their deltas need.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ledger.core.column_names import INPUT, PARENT, ROOT, is_own
 from ledger.deltas.stored import is_of_anchor
-from ledger.deltas.stretches import Input, Range, merge_ranges, overlapping_groups
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import stored_file
 
 VALUE_BYTES = 8  # of a long in memory: in a file, sorted ones take next to nothing
 DELTA_BYTES = 40  # of a root's delta, which is in memory until it is posted: five longs
 READERS = 8  # footers that are read at a time: of a store each is a request
+
+Range = tuple[int, int]
+Input = tuple[str, int]
+"""A step that was read, and the position of one of its rows."""
+
+Bound = TypeVar("Bound", int, Input)  # of a range
 
 
 @dataclass(frozen=True)
@@ -149,3 +154,35 @@ def _range(column: Any) -> tuple[Any, ...] | None:
     if noted.has_min_max:
         return noted.min, noted.max
     return () if noted.null_count == column.num_values else None
+
+
+def overlapping_groups(files: Sequence[Sequence[tuple[Bound, Bound]]]) -> list[list[int]]:
+    """Group files whose ranges overlap, directly or through other files. Return the groups as lists
+    of indexes into ``files``.
+
+    ``files``: the ranges of each file, inclusive; those of one file do not overlap.
+    """
+    groups = {number: [number] for number in range(len(files))}
+    last: Any = None
+    holder = -1
+    for first, end, number in sorted(
+        (first, end, number) for number, ranges in enumerate(files) for first, end in ranges
+    ):
+        if holder >= 0 and first <= last and groups[number] is not groups[holder]:
+            group = groups[holder]
+            group += groups[number]
+            groups.update(dict.fromkeys(groups[number], group))
+        if holder < 0 or end > last:
+            last, holder = end, number
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def merge_ranges(ranges: Iterable[tuple[Bound, Bound]]) -> tuple[tuple[Bound, Bound], ...]:
+    """Return the ranges sorted, with overlapping ones merged."""
+    apart: list[tuple[Bound, Bound]] = []
+    for first, last in sorted(ranges):
+        if apart and first <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(last, apart[-1][1])
+        else:
+            apart.append((first, last))
+    return tuple(apart)

@@ -3,10 +3,9 @@ records that it emitted.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,17 +38,19 @@ from ledger.deltas.stored import (
     Checksum,
     Part,
     anchored_rows,
+    borders,
+    joined,
     parts_of,
     read_windows,
     texts_of,
 )
-from ledger.deltas.windows import Apply, Windowed
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group, stored_file
 
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 ANCHORED = (ROOT, ANCHORS, FAILED, DROPPED)  # columns for a row's owner, and whether it goes on
 FEW = 1_000  # records whose text is cut at a time
+Apply = Callable[..., Iterable[Any]]  # a function to each of several values: map, or a pool's
 _NOTHING = Checksum()
 
 
@@ -63,39 +64,10 @@ class Folded:
     wrote: Checksum = _NOTHING
 
 
-class Portion(Protocol):
-    """Files of one run that are folded in the same way: its output, one of its inputs, or a
-    source's records.
-    """
-
-    @property
-    def files(self) -> Sequence[DataFile]:
-        """The files to fold."""
-
-    @property
-    def size(self) -> int:
-        """Number of rows to fold."""
-
-    @property
-    def by_input(self) -> bool:
-        """Whether rows that come from one input must be folded together, even if they are in
-        different files.
-        """
-
-    def fold_by_window(self, file: DataFile) -> Iterator[Folded]:
-        """Fold one file window by window, without any other file.
-
-        If ``by_input``, the file's stretches must be ``in_order``, so that the rows of each input
-        come together.
-        """
-
-    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """Fold several files as one, with their rows in any order."""
-
-
 @dataclass(frozen=True)
-class Output(Windowed):
-    """Rows that a run wrote.
+class Output:
+    """Rows that a run wrote. Rows that come from one input have to be folded together, even if they
+    are in different files.
 
     ``own``: the function that folds rows into deltas. It acks their inputs unless the stage acks on
     read.
@@ -106,11 +78,30 @@ class Output(Windowed):
     own: Callable[[Rows, Edges], Deltas]
     edges: Edges
     size: int
-    by_input = True
 
     def parts(self, file: DataFile) -> Iterator[Part]:
         """Yield the rows of a file in stored order, window by window."""
         return parts_of(file, self.edges.inputs)
+
+    def fold_file(self, file: DataFile) -> Iterator[Folded]:
+        """Fold one file in memory. No other file may have rows that come from its inputs."""
+        return self.fold_together([file])
+
+    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
+        """Fold several files as one, in memory: read all rows in any order, split them by root into
+        parts of about a window, and fold each part.
+
+        ``each``: maps a function over the files, then over the parts.
+        """
+
+        def ordered(file: DataFile) -> list[Part]:
+            return [part.ordered() for part in self.parts(file)]
+
+        pieces = [piece for of_file in each(ordered, files) for piece in of_file]
+        if pieces:
+            places = borders(pieces)
+            parts = zip(*(piece.split(places) for piece in pieces), strict=True)
+            yield from each(lambda part: self.fold(joined(part)), parts)
 
     def fold_table(self, table: pa.Table) -> Folded:
         """Fold rows that another task has read from files: a row per anchor, with ``POSITION``."""
@@ -123,7 +114,7 @@ class Output(Windowed):
 
 
 @dataclass(frozen=True)
-class Reading(Windowed):
+class Reading:
     """Rows that a run read from one input, and acks because it read them.
 
     ``number``: the input's number, if the run has several inputs.
@@ -135,7 +126,12 @@ class Reading(Windowed):
     size: int
     number: int | None = None
     roots: range | None = None
-    by_input = False
+
+    def fold_file(self, file: DataFile) -> Iterator[Folded]:
+        """Fold one file window by window, with its rows in any order. A root whose rows are in
+        several windows has a delta in each.
+        """
+        return map(self.fold, self.parts(file))
 
     def parts(self, file: DataFile) -> Iterator[Part]:
         """Yield the rows of a file that go on to the run's step, window by window."""
@@ -151,8 +147,10 @@ class Reading(Windowed):
             rows, _ = anchored_rows(table, position)
         else:
             position = position[position < len(self.roots)]
-            errors = table[ERROR].slice(0, len(position))
-            failed = None if errors.null_count == len(errors) else texts_of(errors)
+            failed = None
+            if ERROR in table.column_names:  # none in the files of a version
+                errors = table[ERROR].slice(0, len(position))
+                failed = None if errors.null_count == len(errors) else texts_of(errors)
             rows = Rows(position + self.roots.start, position, position, failed=failed)
         if rows.goes_on is not None:
             rows = rows.take(rows.goes_on)
@@ -213,25 +211,17 @@ class Records:
     edges: Edges
     keeps_text: bool = True
 
-    by_input = False
-
     @property
     def size(self) -> int:
         """Number of records to fold."""
         return self.roots
 
-    def fold_by_window(self, file: DataFile) -> Iterator[Folded]:
+    def fold_file(self, file: DataFile) -> Iterator[Folded]:
         """Fold one delta per record. A record that did not parse fails, with its raw text. Memory
         holds one window of the ledger's columns, and the raw text of one row group.
         """
         for table, position in read_windows(file, (ERROR, MESSAGE)):
             yield self._fold(file, table, position)
-
-    def fold_together(self, files: Sequence[DataFile], each: Apply = map) -> Iterator[Folded]:
-        """Fold several files, one window at a time. Files have no record in common, so ``each`` is
-        not used.
-        """
-        return chain.from_iterable(map(self.fold_by_window, files))
 
     def _fold(self, file: DataFile, table: pa.Table, position: Longs) -> Folded:
         wrote = Checksum(len(table))
@@ -251,6 +241,10 @@ class Records:
         if MESSAGE in table.column_names:
             deltas = replace(deltas, messages=[Messages(root, table[MESSAGE].to_numpy())])
         return Folded(deltas, wrote)
+
+
+# A portion of a run's files. All rows of a portion are folded in the same way.
+Portion = Output | Reading | Records
 
 
 def _details(file: DataFile, first: int, failing: Flags) -> list[str | None]:

@@ -37,7 +37,18 @@ class Texts:
         return cls(places[codes], tuple(words[place] for place in order))  # NONE is the last place
 
     def __getitem__(self, places: "Selector") -> "Texts":
-        return Texts(self.codes[places], self.words)
+        """Return the texts of these rows. A slice has only the words of its own rows, so that each
+        word of a column is in few of the column's slices.
+        """
+        codes = self.codes[places]
+        if not isinstance(places, slice):
+            return Texts(codes, self.words)
+        occurs = np.zeros(len(self.words) + 1, bool)
+        occurs[codes] = True  # NONE is the last place
+        used = np.flatnonzero(occurs[:-1])
+        own = np.full(len(occurs), NONE, np.int32)
+        own[used] = np.arange(len(used), dtype=np.int32)
+        return Texts(own[codes], tuple(self.words[word] for word in used.tolist()))
 
 
 @dataclass(frozen=True)
@@ -98,8 +109,9 @@ class Rows:
 
 
 def _joined_texts(columns: Sequence[Texts | None], lengths: Sequence[int]) -> Texts:
-    words = sorted({word for column in columns if column is not None for word in column.words})
-    place = {word: number for number, word in enumerate(words)}
+    # Sorting sorted sequences one after the other merges them, which is faster than sorting a set.
+    words = sorted(word for column in columns if column is not None for word in column.words)
+    place = {word: number for number, word in enumerate(dict.fromkeys(words))}
     codes = []
     for column, length in zip(columns, lengths, strict=True):
         if column is None:
@@ -107,4 +119,4 @@ def _joined_texts(columns: Sequence[Texts | None], lengths: Sequence[int]) -> Te
         else:
             places = np.array([*map(place.__getitem__, column.words), NONE], np.int32)
             codes.append(places[column.codes])
-    return Texts(np.concatenate(codes), tuple(words))
+    return Texts(np.concatenate(codes), tuple(place))

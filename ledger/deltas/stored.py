@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ledger.core.column_names import (
     ANCHORS,
@@ -25,13 +24,13 @@ from ledger.core.column_names import (
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of, order_of
 from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Places, Rows, Selector, Texts
-from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, stored_file
 
 FIRST, SHARED = "_ackledger_first", "_ackledger_shared"
 LOW_BITS = 0x7FFFFFFF  # of a hash that is summed: the sum of four billion fits a long
 WINDOW_ROWS = 1 << 20  # of a file that are read and folded at a time
+SAMPLED = 1_000  # roots of a window, by which rows are cut into parts
 _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, ERROR)
 
 
@@ -73,27 +72,26 @@ class Checksum:
 class Part:
     """Anchors of some rows of a file.
 
-    ``checksum``: the checksum of all these rows, tracked or not. If a part is cut, only the first
+    ``checksum``: the checksum of all these rows, tracked or not. If a part is split, only the first
     piece keeps it.
     """
 
     rows: Rows
     checksum: Checksum
 
-    def cut(self, place: int) -> tuple["Part", "Part"]:
-        """Return the anchors before a place, with ``checksum``, and the rest, with an empty
-        checksum.
-        """
-        return self._of(slice(None, place), self.checksum), self._of(slice(place, None), Checksum())
-
     def ordered(self) -> "Part":
         """Return the anchors sorted by root."""
-        return self._of(order_of([self.rows.root]), self.checksum)
+        root = self.rows.root
+        if not np.any(root[1:] < root[:-1]):
+            return self
+        return self._of(order_of([root]), self.checksum)
 
     def split(self, roots: Longs) -> list["Part"]:
         """Cut anchors that are sorted by root into parts. Each of ``roots`` begins a new part. The
         first part keeps ``checksum``.
         """
+        if not len(roots):
+            return [self]
         places = np.searchsorted(self.rows.root, roots).tolist()
         first, *others = itertools.pairwise([0, *places, len(self.rows)])
         return [
@@ -161,31 +159,24 @@ def is_of_anchor(path: str, name: str) -> bool:
     return path == name or (path.startswith(f"{ANCHORS}.") and path.endswith(field))
 
 
-def root_windows(file: DataFile) -> Iterator[Longs]:
-    """Yield the roots of a file's anchors, window by window. Reads no other column. Raises
-    IntegrityError if a column of anchors has no roots.
-    """
-    with stored_file(file.path) as stored:
-        schema = stored.schema
-        paths = [schema.column(number).path for number in range(len(schema))]
-        roots = [path for path in paths if is_of_anchor(path, ROOT)]
-        if len(roots) != len({ROOT, ANCHORS}.intersection(stored.schema_arrow.names)):
-            raise IntegrityError(
-                f"{file.path}: expected one of {ROOT} and {ANCHORS}, found {paths}"
-            )
-        for batch in iter_batches(stored, WINDOW_ROWS, roots):
-            for column in batch.columns:
-                is_plain = pa.types.is_integer(column.type)
-                values = column if is_plain else pc.struct_field(pc.list_flatten(column), [0])
-                yield longs_of(values.drop_null())
-
-
 def joined(parts: Sequence[Part]) -> Part:
     """Concatenate parts, in order."""
     if len(parts) == 1:
         return parts[0]
     checksum = sum((part.checksum for part in parts), Checksum())
     return Part(Rows.joined([part.rows for part in parts]), checksum)
+
+
+def borders(pieces: Sequence[Part]) -> Longs:
+    """Return the roots at which to split ``pieces`` into parts of about a window, without the
+    first. The roots may repeat if one root has many rows.
+
+    ``pieces``: anchors, sorted by root in each piece.
+    """
+    parts = -(-sum(len(piece.rows) for piece in pieces) // WINDOW_ROWS)
+    sample = np.concatenate([piece.rows.root[:: WINDOW_ROWS // SAMPLED + 1] for piece in pieces])
+    sample.sort()
+    return sample[np.arange(1, parts) * len(sample) // max(parts, 1)]
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:

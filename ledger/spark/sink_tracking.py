@@ -23,22 +23,32 @@ from ledger.spark.tracking import edges_of, edges_to, readings
 class SinkTracking:
     """Folds and checks the acks of a sink's run.
 
-    This class folds nothing: it is for a run without tracking, or downstream of the last tracked
-    stage.
+    A sink takes a row to write it or to drop it. If XOR and number of edges prove that it took each
+    row of its input once, the acks are folded from the input's own files. Otherwise the rows are
+    read once more as the sink reads them. They have to be the rows that it took, because a reading
+    by itself does not show what the writer got.
+
+    Without tracking, or downstream of the last tracked stage, nothing is folded.
 
     ``wrote``: witness of the rows that the sink's writer gets. It counts the misplaced ones.
     """
 
-    def __init__(self, run: OpenedRun, step: SinkStep) -> None:
-        self.wrote = Witness(counting=counting_misplaced(step))
-        self._run = run
+    def __init__(self, job: Job, run: OpenedRun, step: SinkStep) -> None:
+        self._job, self._run = job, run
+        self._folds = run.batch.tracking and job.pipeline.graph.tracks(step.reads)
+        mixing = self._mixed if self._folds else None
+        self.wrote = Witness(mixing=mixing, counting=counting_misplaced(step))
 
     def tally(self, dropped: DataFrame | None) -> Checksum:
         """Return the checksum of the rows that are dropped because other batches delivered them.
 
         ``dropped``: these rows; None if there are none.
         """
-        return Checksum() if dropped is None else Checksum(dropped.count())
+        if dropped is None:
+            return Checksum()
+        mixed = self._mixed(dropped) if self._folds else ()
+        (row,) = dropped.agg(F.count(F.lit(1)), *mixed).collect()
+        return Checksum(*(value or 0 for value in row))
 
     def fold(self, rows: DataFrame, dropped: Checksum) -> FoldOutcome:
         """Fold the acks of the sink, and return the outcome.
@@ -48,29 +58,8 @@ class SinkTracking:
 
         Raises IntegrityError unless the rows read are the rows written and the rows dropped.
         """
-        return FoldOutcome(self._run)
-
-
-class AcksRows(SinkTracking):
-    """Folds and checks the acks of a tracked sink.
-
-    A sink takes a row to write it or to drop it. If XOR and number of edges prove that it took each
-    row of its input once, the acks are folded from the input's own files. Otherwise the rows are
-    read once more as the sink reads them. They have to be the rows that it took, because a reading
-    by itself does not show what the writer got.
-    """
-
-    def __init__(self, job: Job, run: OpenedRun, step: SinkStep) -> None:
-        self._job, self._run = job, run
-        self.wrote = Witness(mixing=self._mixed, counting=counting_misplaced(step))
-
-    def tally(self, dropped: DataFrame | None) -> Checksum:
-        if dropped is None:
-            return Checksum()
-        (row,) = dropped.agg(F.count(F.lit(1)), *self._mixed(dropped)).collect()
-        return Checksum(*(value or 0 for value in row))
-
-    def fold(self, rows: DataFrame, dropped: Checksum) -> FoldOutcome:
+        if not self._folds:
+            return FoldOutcome(self._run)
         taken = self.wrote.checksum + dropped
 
         def prove(outcome: FoldOutcome) -> None:
@@ -113,10 +102,3 @@ class AcksRows(SinkTracking):
         of_row = F.aggregate(ROOTS, nothing, lambda xor, root: xor.bitwiseXOR(self._edge(root)))
         # Of null ``size`` is -1 without ANSI, ``array_size`` is null.
         return F.bit_xor(of_row), F.sum(F.array_size(ROOTS))
-
-
-def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
-    """Return the ``SinkTracking`` of a sink's run. It folds nothing if the sink is not tracked."""
-    if not run.batch.tracking or not job.pipeline.graph.tracks(step.reads):
-        return SinkTracking(run, step)
-    return AcksRows(job, run, step)

@@ -90,7 +90,7 @@ def test_the_ledger_has_by_span_what_files_have_by_root(
     runner, folded_by, stage, options, span, monkeypatch
 ):
     """XOR and sums, whichever way a fold takes; over all runs each root is 0."""
-    monkeypatch.setattr(runners, "PART_ROWS", COUNT // 2)  # exchanged into more parts than files
+    monkeypatch.setattr(runners, "PART_BYTES", 8 * COUNT)  # exchanged into more parts than files
     monkeypatch.setattr(spans, "MOST_SPANS", -(-COUNT // span))
     run = runner(chain(stage, **options))
     batch = run.open()
@@ -168,6 +168,7 @@ def test_a_replay_has_its_messages_by_root(runner, folded_by, tmp_path, monkeypa
 def test_a_span_that_is_posted_in_parts_settles(runner, folded_by, tmp_path, monkeypatch):
     """Files of a source share a span, whose rows are posted apart: it is one span all the same."""
     monkeypatch.setattr(ahead, "MOST_ROWS", 1)
+    monkeypatch.setattr(runners, "MOST_DELTAS", 1)  # the driver merges no deltas of several windows
     monkeypatch.setattr(text, "HERE", 0)  # each file is read by a task, and leaves one
     half = "".join(f"{n}\n" for n in range(COUNT // 2))
     for name in ("in.csv", "in2.csv"):

@@ -25,7 +25,6 @@ from tests.support.folds import (
     prove_nothing,
     scattered,
     thrice,
-    turned,
     unordered,
     write_numbers,
 )
@@ -62,22 +61,20 @@ def ways(caplog):
 @pytest.mark.parametrize(
     ("stage", "fields", "way"),
     [
-        (thrice, DRIVER, "1 file by window, in the driver"),
-        (turned, DRIVER, "1 file by window, in the driver"),
+        (thrice, DRIVER, "1 file together, in the driver"),
         (unordered, DRIVER, "1 file together, in the driver"),
         (scattered, DRIVER, "3 files together, in the driver"),
-        (mixed, DRIVER, "1 file by window; 3 files together, in the driver"),
-        (thrice, EXECUTORS, "1 file by window, by executors"),
-        (turned, EXECUTORS, "1 file by window, by executors"),
-        (unordered, EXECUTORS, "1 file gathered, by executors"),
+        (mixed, DRIVER, "4 files together, in the driver"),
+        (thrice, EXECUTORS, "1 file one by one, by executors"),
+        (unordered, EXECUTORS, "1 file one by one, by executors"),
         (scattered, EXECUTORS, "3 files together, by executors"),
-        (mixed, EXECUTORS, "1 file by window; 1 file gathered; 2 files together, by executors"),
+        (mixed, EXECUTORS, "2 files one by one; 2 files together, by executors"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_the_log_says_which_way_a_fold_took(runner, ways, sink_rows, stage, fields, way):
-    """A file that has all rows of its records, in their order, in one stretch or several, is folded
-    window by window; the rows of others are gathered. All ways lose nothing and deliver all.
+    """Executors fold a file that has all rows of its records without the others. All ways lose
+    nothing and deliver all.
     """
     run = runner(chain(stage), **fields)
     assert run.settled(run.open()).failed == 0
@@ -117,7 +114,7 @@ def test_a_sink_acks_the_same_from_files_and_from_what_it_reads(
     assert from_files == acked_by(run, batch, "out")
     here, by_file, not_proved, as_read = ways("out")
     assert here.endswith("in the driver")
-    assert by_file.endswith("by window, by executors")
+    assert by_file.endswith("one by one, by executors")
     assert not_proved == by_file
     assert as_read == "a frame by executors"
     assert run.ledger.settle(batch.batch_id).failed == 0

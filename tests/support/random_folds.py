@@ -14,10 +14,16 @@ from ledger.deltas.rows import NONE
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import Checksum
 from ledger.spark.folding import fold
-from ledger.spark.folding.runners import FoldRunner, Threads
+from ledger.spark.folding.runners import Executors, FoldRunner, Threads
 
 WINDOW_ROWS = 3
 _fold_files = fold.fold_files
+
+
+class ApartInThreads(Threads):
+    """Folds one by one the files that executors do."""
+
+    apart = Executors.apart  # type: ignore[assignment]
 
 
 @contextmanager
@@ -42,11 +48,11 @@ def compare(portion: Portion) -> None:
 def _folded(portion: Portion, window_rows: int | None = None) -> tuple[object, ...]:
     """What a portion adds. ``window_rows``: file by file, so many rows at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        footers = None
+        runner = Threads(Spans(), "")
         if window_rows is not None:
             patch.setattr(stored, "WINDOW_ROWS", window_rows)
-            footers = read_footers(portion.files)
-        reports, _ = _fold_files(Threads(Spans(), ""), portion, footers)
+            runner = ApartInThreads(Spans(), "")
+        reports, _ = _fold_files(runner, portion, read_footers(portion.files))
     parts = [deltas for report in reports for deltas in report.deltas]
     if not parts:
         return ()

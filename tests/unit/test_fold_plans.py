@@ -9,9 +9,11 @@ import pytest
 
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import memory_of, read_footers
-from ledger.deltas.portions import Records
-from ledger.spark.folding import fold
-from ledger.spark.folding.fold import _Fold, _plan
+from ledger.deltas.kernel import fold_emitted
+from ledger.deltas.portions import Output, Reading, Records
+from ledger.deltas.spans import RootRange, Spans
+from ledger.spark.folding import runners
+from ledger.spark.folding.fold import _Fold, _plan, fold_files
 from ledger.storage.manifest import DataFile
 
 COUNT = 500
@@ -45,13 +47,6 @@ def test_few_records_with_long_texts_do_not_fit(records):
     assert fits(large, [_plan(large, records)])
 
 
-def test_few_small_records_are_folded_without_a_look_at_them(records, monkeypatch):
-    """Their footers would cost more than they say."""
-    monkeypatch.setattr(fold, "FEW_BYTES", records.files[0].bytes)
-    plan = _plan(job(1 << 30), records)
-    assert (plan.footers, plan.near) == (None, True)
-
-
 def test_portions_fit_together_or_not_at_all(records):
     """Each by itself would fit."""
     size = memory_of(read_footers(records.files), by_input=False)
@@ -61,3 +56,35 @@ def test_portions_fit_together_or_not_at_all(records):
     narrow = job(2 * size - 1, few_rows=-1)
     assert fits(narrow, plans[:1])
     assert not fits(narrow, plans)
+
+
+@pytest.fixture
+def output(tmp_path):
+    """An output of eight files, whose rows come from different inputs."""
+    files = []
+    for number in range(8):
+        path = tmp_path / f"{number}.parquet"
+        root = range(number * 10, number * 10 + number + 1)
+        pq.write_table(pa.table({"_ackledger_root": root, "_ackledger_parent": root}), path)
+        files.append(DataFile(str(path), path.stat().st_size, len(root), number * 10))
+    return Output(files, fold_emitted, Edges(2, "step", ["x"], {"in": 1}), 80)
+
+
+def test_a_task_folds_a_file_of_so_many_bytes(output, monkeypatch):
+    """The number of its rows does not count."""
+    executors = runners.Executors(None, Spans(), "")
+    footers = read_footers(output.files)
+    assert executors.apart(output, footers) == output.files
+    monkeypatch.setattr(runners, "TASK_BYTES", footers[3].bytes)
+    assert executors.apart(output, footers) == output.files[:4]
+
+
+def test_the_driver_writes_one_file_of_roots_for_many_files(output, tmp_path):
+    """Of rows that were read, of records, and of an output."""
+    records = Records(output.files, 0, 80, output.edges, keeps_text=False)
+    for portion in (Reading(output.files, output.edges, 80), records, output):
+        folder = tmp_path / type(portion).__name__
+        threads = runners.Threads(Spans([RootRange(0, 128, 8)]), str(folder))
+        (report,), _ = fold_files(threads, portion, read_footers(output.files))
+        assert len(list(folder.iterdir())) == 1
+        assert report.files.roots.rows == 36

@@ -9,16 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.deltas import stored, stretches, windows
+from ledger.deltas import stored
 from ledger.deltas.edges import Edges
 from ledger.deltas.footers import DELTA_BYTES, memory_of, read_footers
 from ledger.deltas.kernel import fold_emitted, fold_output, merge_deltas
 from ledger.deltas.portions import Folded, Output, Reading
 from ledger.deltas.spans import Spans
+from ledger.spark.folding import runners
 from ledger.spark.folding.fold import fold_files
 from ledger.spark.folding.runners import Threads
 from ledger.storage.manifest import DataFile
 from tests.support.oracle import as_dict, fails_of, joined
+from tests.support.random_folds import ApartInThreads
 
 EXTREMES = [-(2**63), -(2**63) + 1, -5, -1, 0, 1, 2, 3, 2**62, 2**63 - 2, 2**63 - 1]
 NAMES = ("a", "b", "é", "𐀀")  # their order in UTF-8 is not that in UTF-16
@@ -85,7 +87,7 @@ def files_of(draw, folder, rows, names, *, lists):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
-    """In order, gathered for their order or for roots that files share, in windows of any size:
+    """One by one, or together where files may share inputs or are large, in windows of any size:
     deltas, fails, drops, and what was seen are those of one fold. There are no more deltas than
     the footers had said.
     """
@@ -104,22 +106,29 @@ def test_all_ways_come_to_the_same(tmp_path, monkeypatch, seed):
             Reading(files, edges, len(rows), number=0 if len(names) > 1 else None),
         ):
             monkeypatch.setattr(stored, "WINDOW_ROWS", draw.choice([1, 2, 3, 7, 100]))
-            monkeypatch.setattr(stretches, "MOST_STRETCHES", draw.choice([0, 1, 2, 100]))
-            monkeypatch.setattr(windows, "MOST_PIECES", draw.choice([0, 1, 2, 100]))
-            monkeypatch.setattr(windows, "SAMPLED", draw.choice([1, 2, 1_000]))
-            reports, way = fold_files(Threads(Spans(), ""), portion, footers)
+            monkeypatch.setattr(stored, "SAMPLED", draw.choice([1, 2, 1_000]))
+            monkeypatch.setattr(runners, "TASK_BYTES", draw.choice([0, 100, 1_000, 10_000]))
+            runner = draw.choice([Threads, ApartInThreads])(Spans(), "")
+            reports, way = fold_files(runner, portion, footers)
             parts = [
                 Folded(merge_deltas(report.deltas), report.wrote)
                 for report in reports
                 if report.deltas
             ]
             monkeypatch.setattr(stored, "WINDOW_ROWS", 1 << 20)
-            whole = list(portion.fold_together(files))
+            whole = list(fold_whole(portion, files))
             deltas = sum(len(part.deltas.root) for part in parts)
             columns = sum(footer.bytes for footer in footers)
-            memory = memory_of(footers, by_input=portion.by_input)
+            memory = memory_of(footers, by_input=isinstance(portion, Output))
             assert columns + deltas * DELTA_BYTES <= memory, way
             require_same(parts, whole, way)
+
+
+def fold_whole(portion, files):
+    """Fold all rows at once."""
+    if isinstance(portion, Output):
+        return portion.fold_together(files)
+    return [folded for file in files for folded in portion.fold_file(file)]
 
 
 def require_same(parts, whole, way):

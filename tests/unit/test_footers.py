@@ -6,8 +6,18 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ledger.deltas.footers import DELTA_BYTES, footer_of, groups_by_input, memory_of, read_footers
+from ledger.deltas.footers import (
+    DELTA_BYTES,
+    footer_of,
+    groups_by_input,
+    memory_of,
+    merge_ranges,
+    overlapping_groups,
+    read_footers,
+)
 from ledger.storage.manifest import DataFile
 
 BIGINT, TEXT = pa.int64(), pa.string()
@@ -149,3 +159,37 @@ def written(columns, **options):
               for name, values in columns.items()}  # fmt: skip
     pq.write_table(pa.table(arrays), file, **options)
     return pq.read_metadata(BytesIO(file.getvalue()))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "groups"),
+    [
+        ([[(0, 3)], [(4, 9)]], [[0], [1]]),
+        ([[(0, 3)], [(3, 9)]], [[0, 1]]),
+        ([[(0, 3), (8, 9)], [(4, 7)]], [[0], [1]]),
+        ([[(0, 3), (8, 9)], [(4, 8)], [(20, 30)]], [[0, 1], [2]]),
+        ([[(0, 100)], [(2, 5)], [(4, 6)], [(7, 8)], []], [[0, 1, 2, 3], [4]]),
+        ([[(0, 5), (20, 21)], [(10, 11)], [(4, 6)], [(11, 20)]], [[0, 1, 2, 3]]),
+        ([[(("a", 0), ("a", 9))], [(("b", 0), ("b", 9))], [(("a", 9), ("b", 0))]], [[0, 1, 2]]),
+        ([[(("a", 0), ("a", 9))], [(("b", 0), ("b", 9))]], [[0], [1]]),
+    ],
+)
+def test_files_whose_ranges_meet(ranges, groups):
+    """Also by way of a third one, and at the border of a range."""
+    assert sorted(map(sorted, overlapping_groups(ranges))) == groups
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=4), max_size=6))
+def test_every_pair_that_meets_is_in_one_group(drawn):
+    """And no two files that do not meet, be it by way of others."""
+    files = [merge_ranges((first, first + many) for first, many in ranges) for ranges in drawn]
+    sets = [{root for first, last in ranges for root in range(first, last + 1)} for ranges in files]
+    groups = overlapping_groups(files)
+    assert sorted(number for group in groups for number in group) == list(range(len(drawn)))
+    for group in groups:
+        others = [some for number, some in enumerate(sets) if number not in group]
+        assert not any(sets[number] & other for number in group for other in others)
+        reached = {group[0]}
+        for _ in group:
+            reached |= {n for n in group if any(sets[n] & sets[m] for m in reached)}
+        assert reached == set(group)

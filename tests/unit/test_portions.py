@@ -6,7 +6,6 @@ import struct
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
-from ledger.deltas import kernel, portions, stretches, windows
+from ledger.deltas import kernel, portions
 from ledger.deltas import stored as module
 from ledger.deltas.edges import Edges
-from ledger.deltas.fold_tasks import find_stretches
 from ledger.deltas.kernel import fold_emitted, fold_output, fold_read, order_of
 from ledger.deltas.rows import Rows
 from ledger.deltas.stored import Checksum, read_windows
-from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import read_row_group
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, joined, marks
@@ -191,69 +188,6 @@ def test_files_of_an_output(fold, drawn, cut, window, emits_one):
     require(replace(on_their_way, wrote=wrote), rows, oracle, inputs, emits_one=emits_one)
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        fold_emitted,
-        partial(fold_emitted, emits_one=True),
-        fold_output,
-        partial(fold_output, emits_one=True),
-    ],
-    ids=["on emit", "on emit, one", "on read", "on read, one"],
-)
-@settings(max_examples=200)
-@given(tables(), st.integers(1, 9), st.booleans(), st.integers(0, 20))
-def test_a_file_window_by_window(own, drawn, window, ordered, cut):
-    """A file whose rows lie in the order of their roots, in one stretch or several without a root
-    in common, is folded in windows of whatever size to what the whole is, each root once.
-    """
-    inputs, lists, rows = drawn
-    if ordered:
-        in_order = sorted(rows, key=lambda row: sorted(root for root, _, _ in row[1]))
-        turned = [*in_order[cut:], *in_order[:cut]]
-        rows = [(place, *row[1:]) for place, row in enumerate(turned)]
-    edges = edges_of(inputs)
-    (file,) = files = written([rows], inputs, lists)
-    output = portions.Output(files, own, edges, len(rows))
-    roots = [root for row in rows for root in sorted(root for root, _, _ in row[1])]
-    with windows_of(window):
-        is_ordered = find_stretches(file).in_order
-        assert is_ordered or roots != sorted(roots)
-        if not is_ordered:
-            return
-        parts = list(output.fold_by_window(file))
-    posted = [root for part in parts for root in part.deltas.root.tolist()]
-    assert len(posted) == len(set(posted))
-    whole, result = united(output.fold_together(files)), united(parts)
-    assert as_dict(result.deltas) == as_dict(whole.deltas)
-    assert fails_of(result.deltas) == fails_of(whole.deltas)
-    assert result.deltas.drops == whole.deltas.drops
-    assert result.deltas.with_rows == whole.deltas.with_rows
-    assert result.wrote == whole.wrote
-
-
-def test_a_file_that_changes_under_its_fold_is_refused():
-    """Rows of one input are never folded apart: one that was in order is not any more."""
-    rows = [(n, [(1 - n % 2, 0, n)], None, None, None) for n in range(300)]
-    files = written([rows], 1, lists=False)
-    output = portions.Output(files, fold_emitted, edges_of(1), len(rows))
-    assert not find_stretches(files[0]).in_order
-    with pytest.raises(
-        IntegrityError, match=r"0.parquet has changed under its fold\. Run the step"
-    ):
-        list(output.fold_by_window(files[0]))
-
-
-def test_anchors_without_roots_are_refused(tmp_path):
-    """A file is not taken for one of untracked rows because its anchors cannot be read."""
-    path = tmp_path / "a.parquet"
-    anchors = pa.array([[{"parent": 1}]])
-    pq.write_table(pa.table({"_ackledger_anchors": anchors}), path)
-    file = DataFile(str(path), path.stat().st_size, 1, 0)
-    with pytest.raises(IntegrityError, match=r"a\.parquet: expected one of _ackledger_root and"):
-        list(module.root_windows(file))
-
-
 @pytest.mark.parametrize("lists", [False, True])
 def test_siblings_do_not_cancel_in_what_was_seen(lists):
     """A file that was stored twice in place of another is seen, also where each input has two rows,
@@ -292,15 +226,10 @@ def test_files_without_an_input_in_common(drawn):
 
 
 @settings(max_examples=200)
-@given(
-    tables(),
-    st.integers(1, 9),
-    st.integers(0, 20),
-    st.sampled_from([0, 2, 100]),
-)
-def test_rows_of_an_input_that_were_read(drawn, window, cut, most):
+@given(tables(), st.integers(1, 9), st.integers(0, 20))
+def test_rows_of_an_input_that_were_read(drawn, window, cut):
     """Each root of each row that goes on is acked, by the row's position, in whatever order, and in
-    however many files and stretches, they lie.
+    however many files and windows, they lie.
     """
     inputs, lists, rows = drawn
     edges = edges_of(2)
@@ -312,14 +241,9 @@ def test_rows_of_an_input_that_were_read(drawn, window, cut, most):
                 oracle.ack(root, 1, position)
     reading = portions.Reading(files, edges, len(rows), number=1)
     with windows_of(window):
-        result = united(reading.fold_together(files))
+        result = united(folded for file in files for folded in reading.fold_file(file))
     assert as_dict(result.deltas) == oracle.deltas()
     assert result.deltas.with_rows == 0
-    for file in files:
-        with windows_of(window), patch.object(stretches, "MOST_STRETCHES", most):
-            parts, whole = list(reading.fold_by_window(file)), united(reading.fold_together([file]))
-            result = united(parts)
-            assert as_dict(result.deltas) == as_dict(whole.deltas)
 
 
 def test_parts_are_united_at_once(monkeypatch):
@@ -351,8 +275,7 @@ def test_records_of_a_snapshot_that_were_read(window):
     for position in (10, 12, 13):
         oracle.ack(100 + position, 0, position)
     with windows_of(window):
-        for parts in (reading.fold_by_window(files[0]), reading.fold_together(files)):
-            assert as_dict(united(parts).deltas) == oracle.deltas()
+        assert as_dict(united(reading.fold_file(files[0])).deltas) == oracle.deltas()
 
 
 def test_rows_as_a_frame_has_them():
@@ -383,13 +306,13 @@ def test_records_that_were_emitted(roots, emitted):
         }
         pq.write_table(pa.table(data), stream)
     records = portions.Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
-    (result,) = records.fold_by_window(records.files[0])
+    (result,) = records.fold_file(records.files[0])
     assert (result.wrote.rows, result.deltas.root.tolist()) == (4, emitted)
     assert result.deltas.with_rows == len(emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
     assert fails_of(result.deltas) == {root: failed[root] for root in emitted if root in failed}
     with windows_of(3):
-        parts = list(records.fold_by_window(records.files[0]))
+        parts = list(records.fold_file(records.files[0]))
     assert [part.wrote.rows for part in parts] == [3, 1]
     together = kernel.merge_deltas([part.deltas for part in parts])
     assert as_dict(together) == as_dict(result.deltas)
@@ -413,15 +336,15 @@ def test_raw_text_is_read_by_row_group(tmp_path, monkeypatch):
 
     monkeypatch.setattr(portions, "read_row_group", noted)
     records = portions.Records([DataFile(str(path), 1, 12, 1000)], 100, 1010, edges_of(0))
-    (folded,) = records.fold_together(records.files)
+    (folded,) = records.fold_file(records.files[0])
     (fails,) = folded.deltas.fails
     assert (fails.root.tolist(), fails.details) == ([1101, 1106, 1107], ["raw 1", "raw 6", "raw 7"])
     assert read == [0, 2]
-    (folded,) = replace(records, keeps_text=False).fold_together(records.files)
+    (folded,) = replace(records, keeps_text=False).fold_file(records.files[0])
     assert (folded.deltas.fails[0].details, read) == (None, [0, 2])
     read.clear()
     with windows_of(4):  # which begin within a group, and end within one
-        parts = [folded.deltas for folded in records.fold_together(records.files)]
+        parts = [folded.deltas for folded in records.fold_file(records.files[0])]
     failed = [(fails.root.tolist(), fails.details) for part in parts for fails in part.fails]
     assert failed == [([1101], ["raw 1"]), ([1106, 1107], ["raw 6", "raw 7"])]
     assert read == [0, 2]
@@ -444,26 +367,23 @@ def test_a_file_of_rows_that_are_acked_by_themselves_is_never_gathered(monkeypat
             yield window
 
     monkeypatch.setattr(portions, "read_windows", noted)
-    monkeypatch.setattr(stretches, "MOST_STRETCHES", 0)
     reading = portions.Reading([file], edges_of(1), len(rows))
     with windows_of(2):
-        parts = [(len(read), part.deltas) for part in reading.fold_by_window(file)]
+        parts = [(len(read), part.deltas) for part in reading.fold_file(file)]
     assert [many for many, _ in parts] == [1, 2, 3, 4, 5, 6]
     assert as_dict(kernel.merge_deltas([deltas for _, deltas in parts])) == oracle.deltas()
     records = portions.Records([file], 1, len(rows), edges_of(0))
     with windows_of(2):
-        assert [len(read) for _ in records.fold_by_window(file)] == [1, 2, 3, 4, 5, 6]
+        assert [len(read) for _ in records.fold_file(file)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("sampled", [1, 1_000])
-@pytest.mark.parametrize("pieces", [0, 16])
 @pytest.mark.parametrize("window", [1, 3, 7, 40])
-def test_all_rows_of_a_root_are_folded_together(window, pieces, sampled, monkeypatch):
+def test_all_rows_of_a_root_are_folded_together(window, sampled, monkeypatch):
     """In parts of about a window, of whatever files, in whatever order their rows lie, however few
     roots the parts are cut by; rows without a root are counted.
     """
-    monkeypatch.setattr(windows, "MOST_PIECES", pieces)
-    monkeypatch.setattr(windows, "SAMPLED", sampled)
+    monkeypatch.setattr(module, "SAMPLED", sampled)
     root = np.random.default_rng(3).integers(-5, 5, 40)
     rows = [(n, [(int(some), 0, n)], None, None, None) for n, some in enumerate(root)]
     untracked = [(n, [], None, None, None) for n in range(40, 45)]
@@ -477,6 +397,21 @@ def test_all_rows_of_a_root_are_folded_together(window, pieces, sampled, monkeyp
     most = max(int(part.deltas.acked_edges.sum()) for part in parts)
     assert (most == 40) == (window == 40)
     assert len(parts) <= -(-40 // window)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_part_has_only_the_reasons_of_its_rows(ordered):
+    """Not those of all rows of the output, of which each may have its own."""
+    root = np.arange(40) if ordered else np.random.default_rng(3).permutation(40)
+    rows = [(n, [(int(some), 0, n)], f"reason {some}", None, None) for n, some in enumerate(root)]
+    files = written([rows[:15], rows[15:]], 1, lists=False)
+    output = portions.Output(files, fold_emitted, edges_of(1), 40)
+    with windows_of(4):
+        parts = [folded.deltas for folded in output.fold_together(files)]
+    assert len(parts) == 10
+    for part in parts:
+        (fails,) = part.fails
+        assert sorted(fails.words) == sorted(f"reason {some}" for some in part.root.tolist())
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), marks), max_size=30), st.sets(st.integers(0, 40)))
@@ -494,7 +429,7 @@ def test_rows_that_passed_a_plan(rows, absent):
     there = np.array([row for row in passed if row[1] not in absent], np.int64).reshape(-1, 2)
     root, position = there[:, 0].copy(), there[:, 1].copy()
     expected = fold_emitted(Rows(root, position, position), edges_of(1))
-    whole = [folded for file in files for folded in portion.fold_by_window(file)]
+    whole = [folded for file in files for folded in portion.fold_file(file)]
     deltas = kernel.merge_deltas([folded.deltas for folded in whole] or [expected])
     assert as_dict(deltas) == as_dict(expected)
     names = ("_ackledger_root", "_ackledger_parent")

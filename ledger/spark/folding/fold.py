@@ -5,18 +5,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ledger.batch.step_runs import OpenedRun, note_root_files
 from ledger.core.paths import is_local
 from ledger.core.text import quantity
 from ledger.deltas.fold_files import TaskReport
-from ledger.deltas.fold_tasks import find_stretches, fold_file
-from ledger.deltas.footers import Footer, groups_by_input, memory_of, read_footers
-from ledger.deltas.portions import Portion
+from ledger.deltas.footers import Footer, memory_of, read_footers
+from ledger.deltas.portions import Output, Portion
 from ledger.deltas.root_files import RootFile, write_listing
 from ledger.deltas.spans import Spans
-from ledger.deltas.stretches import classify_files
 from ledger.spark.folding import ahead
 from ledger.spark.folding.outcome import FoldOutcome, Frame
 from ledger.spark.folding.runners import Executors, FoldRunner, Threads
@@ -26,9 +23,6 @@ from ledger.storage.manifest import DataFile
 
 _log = logging.getLogger(__name__)
 Check = Callable[[FoldOutcome], None]
-# A few rows in files of so many bytes need no look at footers: texts that take 500 times as much in
-# memory would be one character over and over.
-FEW_BYTES = 1 << 20
 
 
 class UnprovedError(Exception):
@@ -60,10 +54,11 @@ def fold(
         emitted = [read.emitted for read in run.sources.values() if read.emitted]
         spans = Spans(emitted if portions else ())
     first = _Fold(job, run, spans, [_plan(job, portion) for portion in portions])
-    outcome = first.outcome()
+    reports = first.reports()
+    outcome = FoldOutcome.of_reports(run, reports)
     rest = replace(first, plans=[_plan(job, portion) for portion in more(outcome)])
     if rest.plans:
-        outcome += rest.outcome()
+        outcome = FoldOutcome.of_reports(run, [*reports, *rest.reports()])
     leaves_files = first.leaves_files or rest.leaves_files
 
     def list_files(files: Sequence[RootFile]) -> None:
@@ -88,27 +83,23 @@ class _Plan:
     """A portion, and how to fold it.
 
     ``near``: whether the driver may read it, whatever its size.
-    ``footers``: None if the portion is too small to be worth reading its footers.
+    ``footers``: the footers of the portion's files. Empty: the portion is a frame.
     """
 
     portion: Portion | Frame
     near: bool
-    footers: Sequence[Footer] | None = None
+    footers: Sequence[Footer] = ()
 
     @property
     def bytes(self) -> int:
-        """Estimated memory of the fold in bytes, from the footers; 0 without footers."""
-        if self.footers is None or isinstance(self.portion, Frame):
-            return 0
-        return memory_of(self.footers, by_input=self.portion.by_input)
+        """Estimated memory of the fold in bytes, from the footers."""
+        return memory_of(self.footers, by_input=isinstance(self.portion, Output))
 
 
 def _plan(job: Job, portion: Portion | Frame) -> _Plan:
     few = portion.size <= job.few_rows
     if isinstance(portion, Frame):
         return _Plan(portion, near=few)
-    if few and sum(file.bytes for file in portion.files) <= FEW_BYTES:
-        return _Plan(portion, near=True)
     near = few or all(is_local(file.path) for file in portion.files)
     return _Plan(portion, near, read_footers(portion.files))
 
@@ -134,28 +125,26 @@ class _Fold:
         """Whether it writes files to the folder that the run has recorded."""
         return not (self.spans.by_root and self.fits_here)
 
-    def outcome(self) -> FoldOutcome:
+    def reports(self) -> list[TaskReport]:
         """Fold the portions one by one, log how each was folded and how fast, and return the
-        outcome. Posts nothing.
+        reports of the tasks. Posts nothing.
         """
-        outcome = FoldOutcome(self.run)
+        reports: list[TaskReport] = []
         with self._runner() as runner:
             for plan in self.plans:
-                began, portion, footers = time.perf_counter(), plan.portion, plan.footers
+                began, portion = time.perf_counter(), plan.portion
                 if isinstance(portion, Frame):
-                    reports, way = runner.frame(portion), f"a frame {runner.where}"
+                    own, way = runner.frame(portion), f"a frame {runner.where}"
                 else:
-                    if footers is None and not self.fits_here:  # another portion is too large
-                        footers = read_footers(portion.files)
-                    reports, way = fold_files(runner, portion, footers)
-                outcome += FoldOutcome.of_reports(self.run, reports)
+                    own, way = fold_files(runner, portion, plan.footers)
+                reports += own
                 seconds = time.perf_counter() - began
                 _log.info(
                     "run %s of %s: folded %s rows in %.3f s: %s",
                     self.run.run_id, self.run.step, f"{portion.size:,}", seconds, way,
                     extra={"fold_rows": portion.size, "fold_seconds": seconds, "fold_way": way},
                 )  # fmt: skip
-        return outcome
+        return reports
 
     @contextmanager
     def _runner(self) -> Iterator[FoldRunner]:
@@ -176,36 +165,25 @@ class _Fold:
 
 
 def fold_files(
-    runner: FoldRunner, portion: Portion, footers: Sequence[Footer] | None
+    runner: FoldRunner, portion: Portion, footers: Sequence[Footer]
 ) -> tuple[list[TaskReport], str]:
     """Fold the files of a portion. Return the reports of the tasks, and a description of how the
     files were folded.
 
-    Each file is folded without the others if possible. Files are folded together if the rows of one
-    input belong together, and the files may share inputs, or are out of order and too large for one
-    task.
-
-    ``footers``: None if the portion is too small to be worth reading its footers.
+    Each file is folded without the others if possible. Files of an output are folded together if
+    they may have rows of the same input, or if all threads of the driver can take part.
     """
-    ordered, unordered, together = list(portion.files), list[DataFile](), list[DataFile]()
-    if footers is None:
-        ordered, together = [], ordered
-    elif portion.by_input:
-        stretches = runner.each(find_stretches, ordered)
-        ordered, together, out_of_order = classify_files(
-            ordered, stretches, groups_by_input(footers)
-        )
-        unordered = [file for file in out_of_order if file.rows <= runner.most_rows]
-        together += [file for file in out_of_order if file.rows > runner.most_rows]
-        together.sort(key=lambda file: file.first_position)
-    work = partial(fold_file, portion, frozenset(file.path for file in unordered), runner.writer)
-    reports = runner.each(work, [*ordered, *unordered])
-    if together:
-        reports += runner.together(portion, together)
-    ways = (
-        (len(ordered), "by window"),
-        (len(unordered), "gathered"),
-        (len(together), "together"),
-    )
+    apart, together = list(portion.files), list[DataFile]()
+    if isinstance(portion, Output):
+        apart = runner.apart(portion, footers)
+        alone = frozenset(apart)
+        together = [file for file in portion.files if file not in alone]
+    reports = runner.one_by_one(portion, apart) if apart else []
+    if isinstance(portion, Output) and together:
+        shared = frozenset(together)
+        pairs = zip(portion.files, footers, strict=True)
+        size = sum(footer.bytes for file, footer in pairs if file in shared)
+        reports += runner.together(portion, together, size)
+    ways = ((len(apart), "one by one"), (len(together), "together"))
     in_words = [f"{quantity(count, 'file')} {way}" for count, way in ways if count]
     return reports, f"{'; '.join(in_words) or 'no file'}, {runner.where}"

@@ -1,7 +1,7 @@
 """The outcome of a run's fold, in the driver or in the executors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import DataFrame
@@ -65,11 +65,3 @@ class FoldOutcome(FoldSums):
             for deltas in self.pending:
                 posting.post(cursor, batch_id, run.run_id, deltas, masks=run.masks)
             posting.post_fails(cursor, batch_id, run.run_id, self.fails, masks=run.masks)
-
-    def __add__(self, other: "FoldOutcome") -> "FoldOutcome":
-        return replace(
-            self.plus(other),
-            pending=[*self.pending, *other.pending],
-            files=[*self.files, *other.files],
-            root_files=[*self.root_files, *other.root_files],
-        )

@@ -2,12 +2,13 @@
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from heapq import heapreplace
-from typing import Any, Protocol, TypeVar
+from itertools import chain
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,6 +25,7 @@ from ledger.core.column_names import (
 )
 from ledger.deltas import fold_tasks
 from ledger.deltas.fold_files import FoldWriter, TaskReport
+from ledger.deltas.footers import Footer, groups_by_input
 from ledger.deltas.portions import Output, Portion, fold_rows_read
 from ledger.deltas.spans import Spans
 from ledger.deltas.stored import FIRST, SHARED
@@ -34,58 +36,40 @@ from ledger.storage.manifest import DataFile, Manifest
 
 MOST_THREADS = 8  # each needs the memory of a window
 MOST_DELTAS = 1 << 20  # that a thread unites by root
-MOST_ROWS = 1 << 22  # in no order, or deltas, that a task of Spark has in its memory
-PART_ROWS = MOST_ROWS  # that are exchanged into one partition
+TASK_DELTAS = 1 << 22  # that a task of Spark unites by root
+TASK_BYTES = 256 << 20  # of the ledger's columns of a file that a task of Spark gathers
+PART_BYTES = 64 << 20  # of the ledger's columns that are exchanged into one partition
 READ_ROWS = 1 << 20  # of a frame that a task of Spark acks at a time
 MOST_TASKS = 256  # of a job of Spark; each leaves files
 
-Result = TypeVar("Result")
-
-
-class FoldRunner(Protocol):
-    """Runs the tasks of a fold. ``where``: the place in words, for the log."""
-
-    where: str
-    writer: FoldWriter
-
-    @property
-    def most_rows(self) -> int:
-        """The greatest number of rows of an unordered file that one task folds. Larger files are
-        folded ``together``.
-        """
-
-    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
-        """Do the work on each file, and return the results in the order of the files."""
-
-    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
-        """Fold files that may have rows of the same input, in any order."""
-
-    def frame(self, frame: Frame) -> list[TaskReport]:
-        """Fold the rows of a frame that a sink has read."""
-
 
 class Threads:
-    """Runs tasks in threads of the driver, without a Spark job or Python workers: numpy and pyarrow
-    release the interpreter's lock. Deltas to post stay in memory.
+    """Runs the tasks of a fold in threads of the driver, without a Spark job or Python workers:
+    numpy and pyarrow release the interpreter's lock. Deltas to post stay in memory.
 
+    ``where``: the place in words, for the log.
     ``folder``: the folder for the files of deltas by root.
     """
 
     where = "in the driver"
-    most_rows = 0  # all threads take part of what is gathered
 
     def __init__(self, spans: Spans, folder: str):
         self.writer = FoldWriter(folder, spans, MOST_DELTAS, in_memory=True)
 
-    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
-        """Do the work on several files at a time."""
-        with _threads() as pool:
-            return list(pool.map(work, files))
+    def apart(self, output: Output, footers: Sequence[Footer]) -> list[DataFile]:
+        """Return no file: all threads take part in folding all files together."""
+        return []
 
-    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+    def one_by_one(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+        """Fold several files at a time, each without the others, and report them as one task."""
+        with _threads() as pool:
+            parts = pool.map(lambda file: [*portion.fold_file(file)], files)
+            return [self.writer.write(chain.from_iterable(parts))]
+
+    def together(self, output: Output, files: Sequence[DataFile], size: int) -> list[TaskReport]:
         """Fold the files as one, in memory."""
         with _threads() as pool:
-            return [self.writer.write(portion.fold_together(files, pool.map))]
+            return [self.writer.write(output.fold_together(files, pool.map))]
 
     def frame(self, frame: Frame) -> list[TaskReport]:
         """Fold the rows of a frame at once."""
@@ -93,38 +77,39 @@ class Threads:
 
 
 class Executors:
-    """Runs tasks in Spark's executors. Used for portions that need more memory than the driver
-    should use, or that are on a store closer to the executors. Executors cannot reach the ledger,
-    so their tasks write files (``ledger.deltas.fold_files``), which the driver posts.
+    """Runs the tasks of a fold in Spark's executors. Used for portions that need more memory than
+    the driver should use, or that are on a store closer to the executors. Executors cannot reach
+    the ledger, so their tasks write files (``ledger.deltas.fold_files``), which the driver posts.
 
+    ``where``: the place in words, for the log.
     ``folder``: the folder for these files.
     """
 
     where = "by executors"
 
     def __init__(self, spark: SparkSession, spans: Spans, folder: str):
-        self.writer = FoldWriter(folder, spans, MOST_ROWS)
+        self.writer = FoldWriter(folder, spans, TASK_DELTAS)
         self._spark = spark
 
-    @property
-    def most_rows(self) -> int:
-        """The greatest number of rows that a task can hold in memory."""
-        return MOST_ROWS
+    def apart(self, output: Output, footers: Sequence[Footer]) -> list[DataFile]:
+        """Return the files whose rows one task can hold in memory, and that share no input with
+        another file.
+        """
+        alone = [group[0] for group in groups_by_input(footers) if len(group) == 1]
+        return [output.files[number] for number in alone if footers[number].bytes <= TASK_BYTES]
 
-    def each(self, work: Callable[[DataFile], Result], files: Sequence[DataFile]) -> list[Result]:
-        """Do the work in one job, whose tasks take about as many rows each."""
-        if not files:
-            return []
+    def one_by_one(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+        """Fold each file without the others, in a job whose tasks have about equally many rows."""
         tasks = _tasks(files)
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
-        results = run_tasks(numbers, partial(fold_tasks.run_tasks, work, files, tasks))
-        return [result for _, result in sorted(results, key=lambda pair: int(pair[0]))]
+        return run_tasks(numbers, partial(fold_tasks.fold_files, portion, self.writer, tasks))
 
-    def together(self, portion: Portion, files: Sequence[DataFile]) -> list[TaskReport]:
+    def together(self, output: Output, files: Sequence[DataFile], size: int) -> list[TaskReport]:
         """Shuffle the rows so that all rows of one input are in one partition, and fold each
         partition.
+
+        ``size``: the bytes of the ledger's columns of the files.
         """
-        assert isinstance(portion, Output)
         manifest = Manifest(tuple(files))
         stored = positioned(self._spark, manifest, POSITION)
         identity = [n for n in (ANCHORS, ROOT, PARENT, INPUT) if n in stored.columns]
@@ -132,9 +117,9 @@ class Executors:
         witness = Witness(*identity)
         rows = witness.watch(stored.select(*identity, POSITION, *marks))
         flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
-        parts = max(min(MOST_TASKS, len(files)), manifest.rows // PART_ROWS + 1)
+        parts = max(min(MOST_TASKS, len(files)), size // PART_BYTES + 1)
         parted = flat.repartition(parts, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
-        reports = self._rows(parted, replace(portion, files=()).fold_table, None)
+        reports = self._rows(parted, replace(output, files=()).fold_table, None)
         return [*reports, TaskReport(wrote=witness.checksum)]
 
     def frame(self, frame: Frame) -> list[TaskReport]:
@@ -146,6 +131,9 @@ class Executors:
         partition at once.
         """
         return run_tasks(rows, partial(fold_tasks.fold_rows, fold, most, self.writer))
+
+
+FoldRunner = Threads | Executors
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -162,16 +150,14 @@ def run_tasks(frame: DataFrame, task: Any) -> list[Any]:
     return [pickle.loads(row["report"]) for row in rows]
 
 
-def _tasks(files: Sequence[DataFile]) -> list[list[int]]:
-    """Distribute the files over tasks with about equal numbers of rows. Return the indexes of each
-    task's files.
-    """
-    tasks: list[list[int]] = [[] for _ in range(min(MOST_TASKS, len(files)))]
+def _tasks(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Distribute the files over tasks with about equal numbers of rows. Return the tasks' files."""
+    tasks: list[list[DataFile]] = [[] for _ in range(min(MOST_TASKS, len(files)))]
     loads = [(0, task) for task in range(len(tasks))]
-    for number in sorted(range(len(files)), key=lambda number: -files[number].rows):
+    for file in sorted(files, key=lambda file: -file.rows):
         rows, task = loads[0]
-        tasks[task].append(number)
-        heapreplace(loads, (rows + files[number].rows, task))
+        tasks[task].append(file)
+        heapreplace(loads, (rows + file.rows, task))
     return tasks
 
 

@@ -4,10 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import and_
-from typing import Any
-from uuid import uuid4
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -27,7 +25,7 @@ from ledger.deltas.stored import Checksum
 from ledger.errors import StageError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep
-from ledger.spark.job import Witness, observed
+from ledger.spark.job import Witness
 
 
 def anchor_type(step: StageStep) -> str:
@@ -54,112 +52,46 @@ def _goes_on(frame: DataFrame) -> Column:
     return reduce(and_, marks, F.lit(True))
 
 
-_ROOTED = "rooted"  # rows that have a root
+# Counts of the roots of rows. ``_BARE``: rows that come from no record. ``_MOST``: records of the
+# row that has most. ``_RECORDS``: records of all rows.
+_BARE, _EDGES, _MOST, _RECORDS = "bare", "edges", "most", "records"
 
 
 class Rooting:
     """Counts and checks the roots of the rows in a stage's output while the rows are written.
 
-    Counts are available after Spark's action. This base class is for rows without roots, after the
-    last tracked stage.
+    Counts are available after Spark's action.
 
-    ``wrote``: witness of the rows, and of the columns that identify each row's input row.
+    ``wrote``: witness of the rows, and of the columns that identify each row's input rows.
+    ``limit``: the number of roots that a row may have. 0: the rows have neither anchors nor edges,
+    because they are not tracked any more, or have only ``NUMBERS`` of their records.
     """
 
-    def __init__(self) -> None:
-        self.wrote = Witness()
+    def __init__(self, step: StageStep, wrote: Witness, limit: int) -> None:
+        self.wrote = wrote
+        self._stage, self._limit = step.name, limit
 
     def watch(self, frame: DataFrame) -> DataFrame:
         """Return the same frame, whose next execution is observed."""
         return self.wrote.watch(frame)
 
     def check(self) -> None:
-        """Raise StageError if a row was written with an invalid anchor."""
-
-    @property
-    def records(self) -> Checksum:
-        """Checksum of the records that the rows come from."""
-        return self.wrote.checksum
-
-    @property
-    def most(self) -> int:
-        """Greatest number of records of a row within a plan; 0: each has a record at most."""
-        return 0
-
-    @property
-    def anchors(self) -> int:
-        """Approximate number of anchors of the rows."""
-        return 0
-
-    @property
-    def edges(self) -> int:
-        """Number of edges to one consumer, from the rows that go on."""
-        return 0
-
-
-class OneRoot(Rooting):
-    """Counts and checks rows that each come from one record."""
-
-    def __init__(self, step: StageStep):
-        self._stage = step.name
-        identity = [ROOT, PARENT, *([INPUT] if len(step.inputs) > 1 else [])]
-        self.wrote = Witness(*identity, counting={_ROOTED: self._count})
-
-    def check(self) -> None:
-        """Raise StageError if a row has no root."""
-        bare = self.wrote.rows - self.wrote.counted[_ROOTED]
-        if bare:
+        """Raise StageError if a row has no root where each needs one, or too many of them."""
+        counted = self.wrote.counted
+        if counted.get(_BARE):
+            keeps = "rows of a reference that a union or an outer join keeps"
+            if counted.keys() & {_MOST, _RECORDS}:  # a row may have several records
+                keeps += ", or the total of no rows"
             raise StageError(
-                f"stage {self._stage!r} returned {bare} rows that come from no record of its"
-                " inputs, such as rows of a reference that a union or an outer join keeps: drop"
-                " those, or declare the reference as a source"
+                f"stage {self._stage!r} returned {counted[_BARE]} rows that come from no record of"
+                f" its inputs, such as {keeps}: drop those, or declare the reference as a source"
             )
-
-    @property
-    def anchors(self) -> int:
-        """Number of rows: each has one anchor."""
-        return self.wrote.rows
-
-    @property
-    def edges(self) -> int:
-        """Number of rows that go on: each has one edge."""
-        return self.wrote.rows - self.wrote.failed - self.wrote.dropped
-
-    def _count(self, frame: DataFrame) -> Column:
-        """Count rows that have a root."""
-        return F.count(ROOT)
-
-
-class OptionalRoot(OneRoot):
-    """Counts rows that come from at most one record. Rows of untracked records have no root."""
-
-    def check(self) -> None:
-        """Accept all rows."""
-
-    @property
-    def edges(self) -> int:
-        """Number of rows that go on and have a root: each has one edge."""
-        return self.wrote.counted[_ROOTED]
-
-    def _count(self, frame: DataFrame) -> Column:
-        """Count rows that go on and have a root."""
-        return F.count_if(F.col(ROOT).isNotNull() & _goes_on(frame))
-
-
-# Records of all rows; rows that come from no record; records of the row that has most.
-_RECORDS, _BARE, _MOST = "records", "bare", "most"
-
-
-class NumberedRoots(Rooting):
-    """Counts and checks rows with ``NUMBERS``, which several records may have, within a plan."""
-
-    def __init__(self, step: StageStep):
-        self._stage = step.name
-        counting = {
-            _BARE: lambda rows: F.count_if(F.col(NUMBERS[0]) < 1),
-            _MOST: lambda rows: F.coalesce(F.max(NUMBERS[0]), F.lit(0)),
-        }
-        self.wrote = record_witness(NUMBERS, counting)
+        if self.most > self._limit > 0:
+            raise StageError(
+                f"stage {self._stage!r} returned a row of {self.most} records, max_anchors"
+                f" is {self._limit}: end tracking there (acks='untracked'), or raise max_anchors of"
+                " the pipeline"
+            )
 
     @property
     def records(self) -> Checksum:
@@ -168,14 +100,44 @@ class NumberedRoots(Rooting):
 
     @property
     def most(self) -> int:
-        """Greatest number of records of a row."""
-        return self.wrote.counted[_MOST]
+        """Greatest number of records of a row, where rows may have several; 0 elsewhere."""
+        return self.wrote.counted.get(_MOST, 0)
 
-    def check(self) -> None:
-        """Raise StageError if a row comes from no record."""
-        bare = self.wrote.counted[_BARE]
-        if bare:
-            raise StageError(f"stage {self._stage!r} returned {bare} rows that come from no record")
+    @property
+    def anchors(self) -> int:
+        """Approximate number of anchors of the rows: one for each row. If rows may have several
+        roots, also one for each edge.
+        """
+        return self.wrote.rows * bool(self._limit) + self.edges * (_MOST in self.wrote.counted)
+
+    @property
+    def edges(self) -> int:
+        """Number of edges to one consumer: the roots of the rows that go on, summed over these
+        rows.
+        """
+        counted = self.wrote.counted
+        if not self._limit or _EDGES in counted:
+            return counted.get(_EDGES, 0)
+        return self.wrote.rows - self.wrote.failed - self.wrote.dropped
+
+
+def _bare_list(frame: DataFrame) -> Column:
+    """Count rows whose list has no anchor, or one of an unknown record."""
+    anchors = F.col(ANCHORS)
+    unknown = F.exists(anchors, lambda anchor: anchor["root"].isNull())
+    return F.count_if(anchors.isNull() | (F.size(anchors) == 0) | F.coalesce(unknown, F.lit(False)))
+
+
+def _roots() -> Column:
+    """Return the number of roots in a row's list of anchors."""
+    return F.size(F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"])))
+
+
+_OF_LISTS = {
+    _BARE: _bare_list,
+    _EDGES: lambda frame: F.coalesce(F.sum(F.when(_goes_on(frame), _roots())), F.lit(0)),
+    _MOST: lambda frame: F.coalesce(F.max(_roots()), F.lit(0)),
+}
 
 
 def record_witness(
@@ -202,70 +164,21 @@ def records_of(witness: Witness) -> Checksum:
     return replace(wrote, rows=witness.counted.get(_RECORDS, wrote.rows))
 
 
-class Roots(Rooting):
-    """Counts and checks rows that may come from several records: those of whole stages, and
-    downstream of them. Remembers a row with invalid anchors.
-    """
-
-    def __init__(self, step: StageStep, max_anchors: int):
-        self._stage, self._max_anchors = step.name, max_anchors
-        self.wrote = Witness(ANCHORS)
-        self._observation = Observation(str(uuid4()))
-
-    def watch(self, frame: DataFrame) -> DataFrame:
-        """Return the same frame, whose column ``ANCHORS`` is observed in its next execution."""
-        roots = F.array_distinct(F.transform(ANCHORS, lambda anchor: anchor["root"]))
-        # A bare row comes from no record, or in part from an unknown one.
-        anchors = F.col(ANCHORS)
-        unknown = F.exists(anchors, lambda anchor: anchor["root"].isNull())
-        bare = anchors.isNull() | (F.size(anchors) == 0) | F.coalesce(unknown, F.lit(False))
-        watched = frame.observe(
-            self._observation,
-            F.sum(F.when(_goes_on(frame), F.size(roots)).otherwise(F.lit(0))).alias("edges"),
-            F.max(F.size(roots)).alias("most"),
-            F.count_if(bare).alias("bare"),
-        )
-        return self.wrote.watch(watched)
-
-    def check(self) -> None:
-        """Raise StageError if a row has no anchor, or too many of them."""
-        metrics = self._metrics()
-        if metrics["bare"]:
-            raise StageError(
-                f"stage {self._stage!r} returned {metrics['bare']} rows that come from no record of"
-                " its inputs, such as rows of a reference that a union or an outer join keeps, or"
-                " the total of no rows: drop those, or declare the reference as a source"
-            )
-        if metrics["most"] is not None and int(metrics["most"]) > self._max_anchors:
-            raise StageError(
-                f"stage {self._stage!r} returned a row of {metrics['most']} records, max_anchors is"
-                f" {self._max_anchors}: end tracking there (acks='untracked'), or raise max_anchors"
-                " of the pipeline"
-            )
-
-    @property
-    def anchors(self) -> int:
-        """Approximate number of anchors: one for each row and one for each edge."""
-        return self.wrote.rows + self.edges
-
-    @property
-    def edges(self) -> int:
-        """Number of roots of the rows that go on, summed over these rows."""
-        return int(self._metrics()["edges"] or 0)
-
-    def _metrics(self) -> dict[str, Any]:
-        nothing = {"edges": 0, "most": None, "bare": 0}
-        return observed(self._observation, nothing)
-
-
 def rooting(pipeline: Pipeline, step: StageStep, columns: Collection[str]) -> Rooting:
-    """Return the ``Rooting`` of a stage whose output has these columns. Its class depends on how
-    many roots a row may have."""
+    """Return the ``Rooting`` of a stage whose output has these columns."""
     graph = pipeline.graph
     if not graph.tracks(step.name):
-        return Rooting()
-    if NUMBERS[0] in columns:
-        return NumberedRoots(step)
-    if ANCHORS in columns:
-        return Roots(step, pipeline.max_anchors)
-    return OptionalRoot(step) if graph.root_is_optional(step.name) else OneRoot(step)
+        return Rooting(step, Witness(), 0)
+    if NUMBERS[0] in columns:  # of a whole stage within a plan, or downstream of one
+        counting = {
+            _BARE: lambda frame: F.count_if(F.col(NUMBERS[0]) < 1),
+            _MOST: lambda frame: F.coalesce(F.max(NUMBERS[0]), F.lit(0)),
+        }
+        return Rooting(step, record_witness(NUMBERS, counting), 0)
+    if ANCHORS in columns:  # of a whole stage, or downstream of one
+        return Rooting(step, Witness(ANCHORS, counting=_OF_LISTS), pipeline.max_anchors)
+    identity = [ROOT, PARENT, *([INPUT] if len(step.inputs) > 1 else [])]
+    counting = {_BARE: lambda frame: F.count_if(F.col(ROOT).isNull())}
+    if graph.root_is_optional(step.name):  # rows of untracked records have no root, and no edge
+        counting = {_EDGES: lambda frame: F.count_if(F.col(ROOT).isNotNull() & _goes_on(frame))}
+    return Rooting(step, Witness(*identity, counting=counting), 1)

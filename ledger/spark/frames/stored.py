@@ -2,29 +2,23 @@
 positions.
 """
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ledger.core.paths import literal
-from ledger.errors import IntegrityError
+from ledger.sources.version_rows import file_keys, version_rows
 from ledger.storage.manifest import Manifest
 from ledger.storage.parquet import spark_schema, stored_file
+from ledger.storage.versions import version_of
+from ledger.types.spark import local_rows
 
 # A chain of comparisons is fastest for a few files, a broadcast join for many: 16 million rows took
 # 0.62 s and 1.14 s with 8 files, the bare scan 0.51 s; but the chain's cost grows with the files.
 MOST_FILES_COMPARED = 64
-
-
-def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
-    """Return a frame of columns in the driver's memory. It has their types even without rows."""
-    table = pa.table(dict(columns))
-    return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 
 def local_numbers(spark: SparkSession, name: str, values: Sequence[int]) -> DataFrame:
@@ -36,6 +30,9 @@ def read_files(spark: SparkSession, manifest: Manifest) -> DataFrame:
     """Return the rows of the manifest's files, with the schema that Spark wrote them with, from a
     footer: no Spark job. Needs at least one file, as every stored output has.
     """
+    version = version_of(manifest)
+    if version is not None:
+        return version_rows(spark, version)
     with stored_file(manifest.paths[0]) as stored:
         schema = StructType.fromJson(spark_schema(stored))
     return spark.read.schema(schema).parquet(*literal(manifest.paths))
@@ -45,27 +42,21 @@ def positioned(spark: SparkSession, manifest: Manifest, name: str, offset: int =
     """Return the rows of ``read_files``, with a column ``name``: each row's position +
     ``offset``.
     """
+    version = version_of(manifest)
+    if version is not None:
+        return version_rows(spark, version, position=name, offset=offset)
     return with_position(read_files(spark, manifest), manifest, name, offset)
 
 
-def with_position(
-    frame: DataFrame, manifest: Manifest, name: str, offset: int = 0, *, folder: str | None = None
-) -> DataFrame:
-    """Return ``frame``, read from the manifest's files, with each row's position + ``offset`` as
-    ``name``.
-
-    ``folder``: the run's, if the files are in folders below it: files that one task has written
-    there share a name.
+def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:
+    """Return ``frame``, read from the files that the manifest's run has written, with each row's
+    position + ``offset`` as ``name``.
     """
-    about = frame.metadataColumn("_metadata")  # a column of the user may be called so
-    file, row, name_of = about["file_name"], about["row_index"], os.path.basename
-    if folder is not None:
-        run = "/".join(["", *folder.rsplit("/", 2)[-2:], ""])
-        path = F.url_decode(F.replace(about["file_path"], F.lit("+"), F.lit("%2B")))
-        file, name_of = F.substring_index(path, run, -1), lambda path: path.rsplit(run, 1)[-1]
-    first = {name_of(file.path): file.first_position + offset for file in manifest.files}
-    if len(first) != len(manifest.files):
-        raise IntegrityError(f"two files of {manifest.paths[0]} and its siblings share a name")
+    file, keys = file_keys(frame, manifest.paths)
+    row = frame.metadataColumn("_metadata")["row_index"]
+    first = {
+        key: each.first_position + offset for key, each in zip(keys, manifest.files, strict=True)
+    }
     if len(first) <= MOST_FILES_COMPARED:
         # A map is data to the code that Spark generates; a chain of WHEN would be recompiled.
         positions = F.create_map(*(F.lit(part) for pair in first.items() for part in pair))
