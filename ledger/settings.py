@@ -13,6 +13,7 @@ from ledger.core.paths import is_local, without_file_scheme
 from ledger.core.states import Guarantee
 
 VERBOSE = "ACKLEDGER_VERBOSE"
+CONN_ID = "ACKLEDGER_CONN_ID"  # Airflow's connection that the address in the environment is from
 _LOG_FORMAT = "ACKLEDGER_LOG_FORMAT"
 
 
@@ -57,6 +58,12 @@ class Settings(BaseSettings):
         data folder, whose own name is escaped: it is no pattern.
         """
         return _below(glob.escape(absolute(self.data or ".")), path)
+
+    def table_path(self, path: str) -> str:
+        """Return the path of a table that is read as an absolute path or URL. A relative one starts
+        from the data folder.
+        """
+        return _below(self.data or ".", path)
 
     def output_path(self, path: str) -> str:
         """Return the path of a sink as an absolute path or URL. A relative one starts from the

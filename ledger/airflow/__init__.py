@@ -9,7 +9,12 @@ if TYPE_CHECKING:
     from ledger.airflow.maintenance import REPLAY_WANTED, accept_dag, replay_dag, sweeper_dag
     from ledger.airflow.notifiers import WhenFailedRatio, WhenQuarantineGrows, near_deadline
     from ledger.airflow.pipelines import pipeline_dag
-    from ledger.airflow.sensors import LedgerCompleteSensor, LedgerGate, interval_complete
+    from ledger.airflow.sensors import (
+        LedgerCompleteSensor,
+        LedgerGate,
+        interval_complete,
+        interval_partitions,
+    )
     from ledger.airflow.spark_tasks import SparkSubmit
 
 __all__ = [
@@ -21,6 +26,7 @@ __all__ = [
     "WhenQuarantineGrows",
     "accept_dag",
     "interval_complete",
+    "interval_partitions",
     "near_deadline",
     "pipeline_dag",
     "replay_dag",
@@ -29,7 +35,8 @@ __all__ = [
 _PLACES = {
     "pipeline_dag": "pipelines",
     "SparkSubmit": "spark_tasks",
-    **dict.fromkeys(("LedgerCompleteSensor", "LedgerGate", "interval_complete"), "sensors"),
+    **dict.fromkeys(("LedgerCompleteSensor", "LedgerGate"), "sensors"),
+    **dict.fromkeys(("interval_complete", "interval_partitions"), "sensors"),
     **dict.fromkeys(("WhenFailedRatio", "WhenQuarantineGrows", "near_deadline"), "notifiers"),
 }
 

@@ -1,5 +1,6 @@
 """The interval that a run of a DAG reads."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,18 +64,38 @@ def _around(schedule: str, at: datetime) -> tuple[_Bounds, _Bounds]:
     contains ``at``.
     """
     from airflow.sdk.timezone import coerce_datetime
-    from airflow.timetables.base import TimeRestriction
+
+    timetable = _timetable(schedule)
+    ended = timetable.infer_manual_data_interval(run_after=coerce_datetime(at.astimezone(UTC)))
+    current = _following(timetable, ended)
+    return (ended.start, ended.end), (current.start, current.end)
+
+
+def intervals_over(schedule: str, start: datetime, end: datetime) -> Iterator[_Bounds]:
+    """Yield the intervals of a schedule that overlap a span, in order. ``end`` is exclusive."""
+    from airflow.sdk.timezone import coerce_datetime
+
+    timetable = _timetable(schedule)
+    current = timetable.infer_manual_data_interval(run_after=coerce_datetime(start.astimezone(UTC)))
+    while (current := _following(timetable, current)).start < end:
+        yield current.start, current.end
+
+
+def _timetable(schedule: str) -> Any:
     from airflow.timetables.interval import CronDataIntervalTimetable
 
-    timetable = CronDataIntervalTimetable(schedule, timezone="UTC")
-    ended = timetable.infer_manual_data_interval(run_after=coerce_datetime(at.astimezone(UTC)))
+    return CronDataIntervalTimetable(schedule, timezone="UTC")
+
+
+def _following(timetable: Any, interval: Any) -> Any:
+    """Return the interval of a timetable after another one."""
+    from airflow.timetables.base import TimeRestriction
+
     following = timetable.next_dagrun_info(
-        last_automated_data_interval=ended, restriction=TimeRestriction(None, None, catchup=True)
+        last_automated_data_interval=interval, restriction=TimeRestriction(None, None, catchup=True)
     )
     assert following is not None
-    current = following.data_interval
-    assert current is not None
-    return (ended.start, ended.end), (current.start, current.end)
+    return following.data_interval
 
 
 def _conf(interval: _Bounds) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, Param, task
 
 from ledger.airflow import metrics
-from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
+from ledger.airflow.links import REPLAY_DAG, SWEEPER_DAG, dag_of
 from ledger.airflow.pipelines import START, selection
 from ledger.airflow.sensors import COMPLETED, announce
 from ledger.airflow.tasks import connected
@@ -20,6 +20,7 @@ from ledger.airflow.versions import (
     trigger,
     triggering_user,
 )
+from ledger.core.commands import ACCEPT_DAG
 from ledger.core.logs import about
 from ledger.core.text import quantity
 from ledger.errors import InputError
@@ -32,30 +33,39 @@ _OPTIONS = {"catchup": False, "is_paused_upon_creation": False, "tags": ["ackled
 _log = logging.getLogger(__name__)
 
 
-def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
+def replay_wanted(conn_id: str | None) -> Asset:
+    """Return the asset by which the sweeper of a connection's ledger asks for replays."""
+    return REPLAY_WANTED if conn_id is None else Asset(f"{REPLAY_WANTED.uri}/{conn_id}")
+
+
+def sweeper_dag(*, schedule: str | None, conn_id: str | None = None, **dag_options: Any) -> DAG:
     """Return the DAG that sweeps on ``schedule``: it settles batches that no driver settled,
     expires those whose driver died, and starts a run where a publish, a combine, a state or a
     callback is overdue. It also asks for replays for pipelines with ``auto_replay``, and removes
     files that nothing needs for pipelines with ``keep``.
+
+    ``conn_id``: the connection of the ledger, whose name the DAG's id ends in; default: the
+    settings of the environment.
     """
     options = {**_OPTIONS, "max_active_runs": 1, **dag_options}
-    with DAG("ledger_sweeper", schedule=schedule, start_date=START, **options) as dag:
-        swept: Any = sweep()
-        ask_for_replay(swept["replays"])
+    dag_id = dag_of(SWEEPER_DAG, conn_id)
+    with DAG(dag_id, schedule=schedule, start_date=START, **options) as dag:
+        swept: Any = sweep(conn_id)
+        ask_for_replay.override(outlets=[replay_wanted(conn_id)])(swept["replays"], conn_id)
         finish.expand(run=overdue(swept["overdue"]))
         report(swept["errors"])
-        swept >> gc()
+        swept >> gc(conn_id)
     return dag
 
 
 @task
-def sweep() -> dict[str, list[Any]]:
+def sweep(conn_id: str | None = None) -> dict[str, list[Any]]:
     """Sweep once, and return the batches whose pipeline wants a replay, the runs that are overdue,
     and the errors of batches that could not be settled.
     """
     from ledger.batch.upkeep.sweeper import sweep_once
 
-    database = connected()
+    database = connected(conn_id)
     swept = sweep_once(database)
     for settlement in swept.settlements:
         with about(batch_id=settlement.batch_id):
@@ -68,7 +78,7 @@ def sweep() -> dict[str, list[Any]]:
             {
                 "dag_id": batch.dag_id,
                 "run_id": f"after__{batch.batch_id}__{hour}",
-                "conf": {"batch": batch.batch_id},
+                "conf": {"batch": batch.batch_id, "conn_id": conn_id},
                 "note": f"does what follows batch {batch.batch_id}, which was decided without its"
                 " run",
             }
@@ -78,12 +88,12 @@ def sweep() -> dict[str, list[Any]]:
     }
 
 
-@task(outlets=[REPLAY_WANTED])
-def ask_for_replay(batches: Any, *, outlet_events: Any = None) -> None:
+@task
+def ask_for_replay(batches: Any, conn_id: str | None = None, *, outlet_events: Any = None) -> None:
     """Publish the asset event that starts ledger_replay. Skip the task if no record has failed."""
     if not batches:
         raise AirflowSkipException("no pipeline wants a replay")
-    outlet_events[REPLAY_WANTED].extra = {"batches": batches}
+    outlet_events[replay_wanted(conn_id)].extra = {"batches": batches}
 
 
 @task
@@ -101,11 +111,11 @@ def finish(run: Any) -> None:
 
 
 @task(trigger_rule="all_done")
-def gc() -> dict[str, Any]:
+def gc(conn_id: str | None = None) -> dict[str, Any]:
     """Delete files that nothing needs any more. Return their number and bytes by kind."""
     from ledger.batch.upkeep.retention import GcOptions, gc_once
 
-    collected = gc_once(connected(), GcOptions(most=MOST_EXPIRED, looks=MOST_LOOKED_AT))
+    collected = gc_once(connected(conn_id), GcOptions(most=MOST_EXPIRED, looks=MOST_LOOKED_AT))
     removed = {kind: asdict(size) for kind, size in collected.removed.items() if size.files}
     _log.info("removed: %s", removed)
     if collected.errors:
@@ -121,9 +131,9 @@ def report(errors: Any) -> None:
         raise AirflowFailException("; ".join(errors))
 
 
-def replay_dag(**dag_options: Any) -> DAG:
+def replay_dag(*, conn_id: str | None = None, **dag_options: Any) -> DAG:
     """Return the DAG that triggers the DAGs of pipelines to replay failed records. Its parameters
-    select the records.
+    select the records. ``conn_id``: as of ``sweeper_dag``.
     """
     options = {**_OPTIONS, **dag_options}
     params = {
@@ -144,15 +154,14 @@ def replay_dag(**dag_options: Any) -> DAG:
         "from_source": _flag("Read them again from their source, by key."),
         "release": _flag("First let that batch settle, which is on hold."),
     }
-    with DAG(
-        REPLAY_DAG, schedule=[REPLAY_WANTED], start_date=START, params=params, **options
-    ) as dag:
-        replay.expand(run=find())
+    dag_id, wanted = dag_of(REPLAY_DAG, conn_id), replay_wanted(conn_id)
+    with DAG(dag_id, schedule=[wanted], start_date=START, params=params, **options) as dag:
+        replay.expand(run=find(conn_id))
     return dag
 
 
 @task
-def find(**context: Any) -> list[dict[str, Any]]:
+def find(conn_id: str | None = None, **context: Any) -> list[dict[str, Any]]:
     """Release the batch if the form asks for that, and return the replay runs to trigger, one per
     original batch with matching failed records.
 
@@ -161,13 +170,13 @@ def find(**context: Any) -> list[dict[str, Any]]:
     """
     from ledger.batch.records.filters import require_names
 
-    params, database = context["params"], connected()
+    params, database = context["params"], connected(conn_id)
     if params["release"]:
         _release(database, params["batch"])
     events = context.get("triggering_asset_events") or {}
     named = [event.extra.get("batches", []) for group in events.values() for event in group]
     only = {batch for batches in named for batch in batches} if named else None
-    runs = _replay_runs(database, params, only, context["dag_run"].run_id)
+    runs = _replay_runs(database, params, only, context["dag_run"].run_id, conn_id)
     if not runs:
         names = {**params, "batch_id": params["batch"]}
         try:
@@ -197,11 +206,16 @@ def _release(database: Any, batch: int | None) -> None:
 
 
 def _replay_runs(
-    database: Any, params: dict[str, Any], only: set[int] | None, run_id: str
+    database: Any,
+    params: dict[str, Any],
+    only: set[int] | None,
+    run_id: str,
+    conn_id: str | None,
 ) -> list[dict[str, Any]]:
     """Return the runs that replay the records selected by the form, one for each original batch.
 
     ``only``: the batches named by asset events; None: all batches.
+    ``conn_id``: the connection of the ledger, which the runs have to be of.
     """
     from ledger.batch.outcome.readings import get_batch
     from ledger.batch.replay_matches import left_out, matching_messages
@@ -215,7 +229,7 @@ def _replay_runs(
     runs = []
     for number, records in counts.items():
         batch = get_batch(database, number)
-        conf = {"replay_of": number, **criteria.as_json()}
+        conf = {"replay_of": number, **criteria.as_json(), "conn_id": conn_id}
         what = quantity(records, "record")
         _log.info("replay %s of batch %s by %s: %s", what, number, batch.replay_dag, conf)
         runs.append(
@@ -239,9 +253,9 @@ def _flag(description: str) -> Param:
     return Param(False, type="boolean", description=description)
 
 
-def accept_dag(**dag_options: Any) -> DAG:
+def accept_dag(*, conn_id: str | None = None, **dag_options: Any) -> DAG:
     """Return the DAG with which a person accepts the quarantined records of a batch. The last task
-    of the batch's run is green afterwards.
+    of the batch's run is green afterwards. ``conn_id``: as of ``sweeper_dag``.
     """
     options = {**_OPTIONS, **dag_options}
     params = {
@@ -254,13 +268,14 @@ def accept_dag(**dag_options: Any) -> DAG:
             description="Why they may stay out; kept in the ledger.",
         ),
     }
-    with DAG(ACCEPT_DAG, schedule=None, start_date=START, params=params, **options) as dag:
-        accept()
+    dag_id = dag_of(ACCEPT_DAG, conn_id)
+    with DAG(dag_id, schedule=None, start_date=START, params=params, **options) as dag:
+        accept(conn_id)
     return dag
 
 
 @task(outlets=[COMPLETED])
-def accept(**context: Any) -> dict[str, Any]:
+def accept(conn_id: str | None = None, **context: Any) -> dict[str, Any]:
     """Accept all records of a batch that are quarantined now, in the name of the user who triggered
     the run.
     """
@@ -268,9 +283,9 @@ def accept(**context: Any) -> dict[str, Any]:
 
     params, run = context["params"], context["dag_run"]
     by = triggering_user(run) or f"run {run.run_id} of {run.dag_id}"
-    accepted = accept_batch(connected(), params["batch"], by=by, reason=params["reason"])
+    accepted = accept_batch(connected(conn_id), params["batch"], by=by, reason=params["reason"])
     _log.info("%s by %s", accepted, by)
-    announce(params["batch"], context["outlet_events"])
+    announce(params["batch"], context["outlet_events"], conn_id)
     return asdict(accepted)
 
 

@@ -15,7 +15,11 @@ from typing import Any, Literal
 from airflow.sdk import DAG, BaseOperator, Param, TaskGroup, task
 
 from ledger.airflow import task_docs
+from ledger.airflow.hooks import settings_of
 from ledger.airflow.intervals import instant, interval_of
+from ledger.airflow.notifiers import in_ledger
+from ledger.airflow.provider import CONN_TYPE
+from ledger.airflow.sensors import interval_partitions
 from ledger.airflow.settlement import Complete, Settle, follow_up_task
 from ledger.airflow.spark_tasks import (
     NUMBERING,
@@ -25,8 +29,9 @@ from ledger.airflow.spark_tasks import (
     spark_connect,
     submitted,
 )
-from ledger.airflow.tasks import connected, fail_permanently, skip_unless_due, without_retry
+from ledger.airflow.tasks import connected_by, fail_permanently, skip_unless_due, without_retry
 from ledger.airflow.versions import (
+    HAS_PARTITIONS,
     AirflowRescheduleException,
     AirflowSkipException,
     CronDataIntervalTimetable,
@@ -53,7 +58,8 @@ APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 STEPS, AFTER = "pipeline_steps", "after_settlement"  # groups of tasks
 SELECTING = tuple(field.name for field in fields(Selection))
 _GUARANTEE = "What the sinks promise of this run's batch; none: as the pipeline declares."
-_OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
+_CALLBACKS = ("on_success_callback", "on_failure_callback")
+_OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee", "conn_id")
 _log = logging.getLogger(__name__)
 SPARK_SUBMIT = SparkSubmit()
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -63,6 +69,7 @@ def pipeline_dag(
     pipeline: Pipeline,
     *,
     schedule: str | None,
+    conn_id: str | None = None,
     target: str | None = None,
     start_date: datetime = START,
     spark: str | Callable[..., BaseOperator] = SPARK_SUBMIT,
@@ -84,6 +91,8 @@ def pipeline_dag(
     - ``schedule``: a cron expression or ``@monthly`` and the like, which becomes real data
       intervals, or None. Airflow's other schedules have no intervals and are refused.
       A run by hand reads the interval that contains its logical date, if that has ended.
+    - ``conn_id``: the connection of the ledger, of type ``ackledger``; default: the settings of the
+      environment. Notifiers such as ``WhenFailedRatio`` among the callbacks get it as well.
     - ``submit="batch"``: one driver for all steps, in one task, ``run``. For small batches.
     - ``spark``: where the Spark jobs run: ``SparkSubmit(connection=..., conf=...)``; the address of
       a Spark Connect server, ``sc://host:port``, with which no task starts a JVM; or a function
@@ -97,37 +106,56 @@ def pipeline_dag(
     """
     _check(pipeline, submit)
     operator = _operator(pipeline, spark)
+    options, target = _options(pipeline, dag_options, conn_id), target or _target(pipeline)
+    defaults = {"retries": retries, "retry_delay": retry_delay, **options.pop("default_args", {})}
+    remote, java = spark if isinstance(spark, str) else None, isinstance(spark, SparkSubmit)
+    opening = partial(open_for_run, schedule=schedule, remote=remote, java=java, conn_id=conn_id)
+    submitting = partial(
+        submitted, operator, pipeline, target, application=str(application), conn_id=conn_id
+    )
+    timetable = _timetable(pipeline, schedule)
+    with DAG(
+        pipeline.name, schedule=timetable, start_date=start_date, default_args=defaults, **options
+    ) as dag:
+        opened: Any = _open_task(target, opening, room_poll)
+        if submit == "batch":
+            awaited = opened >> submitting(WHOLE, whole=True, doc_md=task_docs.WHOLE)
+        else:
+            awaited = _add_tasks(pipeline, opened, target, submitting, conn_id)
+        partitions = interval_partitions(pipeline.name) if HAS_PARTITIONS else None
+        awaited >> Complete(
+            target=target,
+            conn_id=conn_id,
+            partitions=partitions,
+            schedule=schedule,
+            task_id="complete",
+            retries=0,
+            trigger_rule="none_failed",
+        )
+    return dag
+
+
+def _options(
+    pipeline: Pipeline, dag_options: dict[str, Any], conn_id: str | None
+) -> dict[str, Any]:
+    """Return the options of the DAG: those that a user gives, and defaults of the others."""
     guarantees = [None, *(guarantee.value for guarantee in Guarantee)]
     guarantee = Param(None, type=["null", "string"], enum=guarantees, description=_GUARANTEE)
-    options: dict[str, Any] = {
+    macros = {NUMBERING: partial(drawn_number, conn_id)}
+    callbacks = {
+        name: in_ledger(dag_options[name], conn_id) for name in _CALLBACKS if name in dag_options
+    }
+    return {
         "catchup": False,
         # A run that waits for room is running, and must not keep out the one that it waits for.
         "max_active_runs": 2 if pipeline.max_pending is None else 16,
         "tags": ["ackledger"],
         "doc_md": task_docs.dag(pipeline),
         **dag_options,
+        **callbacks,
         "params": {"guarantee": guarantee, **dag_options.get("params", {})},
+        "user_defined_macros": {**macros, **dag_options.get("user_defined_macros", {})},
     }
-    defaults = {"retries": retries, "retry_delay": retry_delay, **options.pop("default_args", {})}
-    with DAG(
-        pipeline.name,
-        schedule=_timetable(pipeline, schedule),
-        start_date=start_date,
-        default_args=defaults,
-        user_defined_macros={NUMBERING: drawn_number, **options.pop("user_defined_macros", {})},
-        **options,
-    ) as dag:
-        target = target or _target(pipeline)
-        remote, java = spark if isinstance(spark, str) else None, isinstance(spark, SparkSubmit)
-        opened: Any = _open_task(target, schedule, room_poll, remote, java=java)
-        submitting = partial(submitted, operator, pipeline, target, application=str(application))
-        if submit == "batch":
-            awaited = opened >> submitting(WHOLE, whole=True, doc_md=task_docs.WHOLE)
-        else:
-            awaited = _add_tasks(pipeline, opened, target, submitting)
-        rule = "none_failed"
-        awaited >> Complete(task_id="complete", target=target, retries=0, trigger_rule=rule)
-    return dag
 
 
 def _check(pipeline: Pipeline, submit: str) -> None:
@@ -192,7 +220,11 @@ def _operator(pipeline: Pipeline, spark: Any) -> Callable[..., BaseOperator]:
 
 
 def _add_tasks(
-    pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]
+    pipeline: Pipeline,
+    opened: Any,
+    target: str,
+    submitting: Callable[..., Any],
+    conn_id: str | None,
 ) -> list[Any]:
     """Add a task for each step, for the settlement, and for each follow-up, and return those for
     which ``complete`` waits. A sink that cannot be withheld or published keeps no follow-up
@@ -203,7 +235,7 @@ def _add_tasks(
             step.name: submitting(step.name, doc_md=task_docs.step(step))
             for step in pipeline.steps()
         }
-    settled = Settle(target=target)
+    settled = Settle(target=target, conn_id=conn_id)
     for step in pipeline.steps():
         for before in [tasks[name] for name in step.inputs] or [opened]:
             before >> tasks[step.name]
@@ -215,9 +247,9 @@ def _add_tasks(
             before = each.after(pipeline)
             rule = {} if before == SETTLE else {"trigger_rule": "all_done"}
             if isinstance(each, WithoutSpark):
-                after[each.name] = follow_up_task(each, target, **rule)
+                after[each.name] = follow_up_task(each, target, conn_id, **rule)
             else:
-                due = partial(skip_unless_due, each)
+                due = partial(skip_unless_due, each, conn_id)
                 after[each.name] = submitting(each.name, doc_md=each.does, due=due, **rule)
             after[before] >> after[each.name]
             if each.is_awaited:
@@ -244,9 +276,7 @@ def _target(pipeline: Pipeline) -> str:
     )
 
 
-def _open_task(
-    target: str, schedule: str | None, room_poll: timedelta, remote: str | None, *, java: bool
-) -> Any:
+def _open_task(target: str, opening: Callable[..., Any], room_poll: timedelta) -> Any:
     @task(task_id="open", doc_md=task_docs.OPEN)
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; return its number."""
@@ -255,7 +285,7 @@ def _open_task(
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
         try:
-            batch = open_for_run(load_pipeline(target), key, run, schedule, remote, java=java)
+            batch = opening(load_pipeline(target), key, run)
         except BackPressureError as exc:  # waiting takes no worker's slot and no retry
             _log.info("%s", exc)
             later = datetime.now(UTC) + room_poll
@@ -288,6 +318,7 @@ def open_for_run(
     remote: str | None = None,
     *,
     java: bool = True,
+    conn_id: str | None = None,
 ) -> Any:
     """Open the batch of a DAG run, or find it again. With ``replay_of`` in the run's conf, open a
     replay of that batch. With ``batch``, return that batch, whose follow-ups this run does.
@@ -300,7 +331,10 @@ def open_for_run(
     from ledger.batch.outcome.readings import get_batch
     from ledger.batch.upkeep.checks import before_replay, before_run
 
-    database, settings, conf = connected(), Settings(), run.conf or {}
+    conf = run.conf or {}
+    _check_ledger(conf, conn_id)
+    settings = settings_of(conn_id)
+    database = connected_by(settings)
     if conf.get("batch") is not None:  # of another run, whose follow-ups this run does
         return get_batch(database, int(conf["batch"]), pipeline.name)
     if conf.get("replay_of") is not None:
@@ -328,6 +362,22 @@ def open_for_run(
         reprocess=reprocess,
         guarantee=guarantee_in(conf),
     )
+
+
+def _check_ledger(conf: dict[str, Any], conn_id: str | None) -> None:
+    """Raise InputError if a run's conf is for another ledger than that of its DAG."""
+    asked = conf.get("conn_id", conn_id)
+    if asked != conn_id:
+        raise InputError(
+            f"the run's conf is for {_ledger(asked)}, its DAG works with {_ledger(conn_id)}: pass"
+            " the same conn_id to the pipeline's DAG, the sweeper and the forms of a ledger, and"
+            f" list it in conn_ids of section [{CONN_TYPE}] for the pages"
+        )
+
+
+def _ledger(conn_id: str | None) -> str:
+    """Return the ledger of a connection in words."""
+    return "the environment's ledger" if conn_id is None else f"the ledger of {conn_id!r}"
 
 
 def guarantee_in(conf: dict[str, Any]) -> Guarantee | None:

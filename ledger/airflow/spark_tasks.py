@@ -16,14 +16,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator
 
-from ledger.airflow.tasks import connected, fail_permanently, without_retry
+from ledger.airflow.hooks import driver_environment, settings_of
+from ledger.airflow.tasks import connected, connected_by, fail_permanently, without_retry
 from ledger.airflow.versions import AirflowException, AirflowFailException
 from ledger.batch import follow_ups
 from ledger.core.logs import about, last_error
 from ledger.core.requirements import spark_program
 from ledger.errors import EXIT_PERMANENT, DeclarationError, LedgerError
 from ledger.pipeline.pipeline import Pipeline
-from ledger.settings import Settings
 
 WHOLE = "run"  # the task that runs all of a batch
 NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
@@ -38,14 +38,16 @@ class _Driver:
     """A task that runs a driver, with the context of its log and its lineage for OpenLineage."""
 
     follows = False  # the settlement, which leaves it something to do
+    ledger_conn_id: str | None = None  # ``conn_id`` is Spark's
     dag_id: str
     task_id: str
 
     def execute(self, context: Any) -> None:
         """Run the driver, unless the batch is settled: then a step would change nothing."""
         with self.logged():
-            if self.follows or not is_settled(context):
-                self.drive(context)
+            if self.follows or not is_settled(context, self.ledger_conn_id):
+                with driver_environment(self.ledger_conn_id):
+                    self.drive(context)
             else:
                 _log.info("the batch is settled: %s changes nothing", self.task_id)
 
@@ -74,10 +76,12 @@ class _Driver:
 
         if self._batch_id is None:  # its arguments were never rendered
             return OperatorLineage()
-        database, pipeline = connected(), load_pipeline(self._argument("--pipeline"))
+        pipeline = load_pipeline(self._argument("--pipeline"))
+        settings = settings_of(self.ledger_conn_id)
+        database = connected_by(settings)
         try:
             steps = None if self._step is None else steps_of(pipeline, self._step)
-            return of_steps(database, Settings(), pipeline, self._batch_id, steps)
+            return of_steps(database, settings, pipeline, self._batch_id, steps)
         finally:
             database.dispose()
 
@@ -168,14 +172,14 @@ def steps_of(pipeline: Pipeline, name: str) -> list[str]:
     return [name] if follow_up is None else [step.name for step in follow_up.steps(pipeline)]
 
 
-def is_settled(context: Any) -> bool:
+def is_settled(context: Any, conn_id: str | None = None) -> bool:
     """Return whether the batch of a task's run is decided, so that its steps have nothing to do."""
     from ledger.batch.outcome.readings import get_batch
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
     if batch_id is None:
         return False
-    batch = get_batch(connected(), batch_id)
+    batch = get_batch(connected(conn_id), batch_id)
     return bool(batch.status.decided)
 
 
@@ -216,6 +220,7 @@ def submitted(
     application: str,
     whole: bool = False,
     due: Callable[[str, Any], None] | None = None,
+    conn_id: str | None = None,
     **options: Any,
 ) -> Any:
     """Return the task ``name``. It runs the step of that name in a driver of its own, or all steps
@@ -223,6 +228,7 @@ def submitted(
 
     ``due``: called with ``target`` and the task's context; skips the task if there is nothing to
     do.
+    ``conn_id``: the connection of the ledger. The driver refuses an environment of another one.
 
     Raises DeclarationError unless ``operator`` returns such a task.
     """
@@ -233,6 +239,7 @@ def submitted(
     driver_arguments = [
         "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}",
         *([] if whole else ["--step", name]),
+        *([] if conn_id is None else ["--conn-id", conn_id]),
         "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",
         "--attempt-number", f"{{{{ {NUMBERING}() }}}}",
     ]  # fmt: skip
@@ -258,15 +265,16 @@ def submitted(
         )
     if isinstance(task, Connect | Submit):
         task.follows = whole or name in follow_ups.submitted()
+        task.ledger_conn_id = conn_id
     return task
 
 
-def drawn_number() -> int:
+def drawn_number(conn_id: str | None = None) -> int:
     """Draw a number from the ledger for an attempt that begins now."""
     from ledger.batch.step_runs import draw_number
 
     try:
-        return draw_number(connected())
+        return draw_number(connected(conn_id))
     except LedgerError as exc:
         if not exc.permanent:
             raise

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from airflow.sdk import BaseOperator
 
+from ledger.airflow.hooks import settings_of
 from ledger.airflow.versions import (
     HAS_POLICIES,
     AirflowSkipException,
@@ -63,31 +64,39 @@ def fail_permanently(because: str) -> NoReturn:
     raise PermanentFailure(because)
 
 
-def connected() -> Any:
-    """Return a connection to the ledger. Retries while the ledger is unavailable."""
+def connected(conn_id: str | None = None) -> Any:
+    """Return a connection to the ledger of a connection of Airflow's, or of the environment if none
+    is named. Retries while the ledger is unavailable.
+    """
+    return connected_by(settings_of(conn_id))
+
+
+def connected_by(settings: Settings) -> Any:
+    """Return a connection to the ledger of these settings. Retries while it is unavailable."""
     from ledger.databases.driver_errors import persist
     from ledger.store.upgrade import connect
 
-    return persist(lambda: connect(Settings()))
+    return persist(lambda: connect(settings))
 
 
 @dataclass(frozen=True)
 class InTask:
-    """Context in which a task does a follow-up: the ledger, the worker's settings, and the pipeline
-    at ``target``. Each is loaded on first use.
+    """Context in which a task does a follow-up: the ledger of ``conn_id``, the worker's settings,
+    and the pipeline at ``target``. Each is loaded on first use.
     """
 
     target: str
+    conn_id: str | None = None
 
     @cached_property
     def database(self) -> Any:
         """The ledger."""
-        return connected()
+        return connected_by(self.settings)
 
     @cached_property
     def settings(self) -> Settings:
-        """The settings of the worker."""
-        return Settings()
+        """The settings of the worker, with the ledger of the connection."""
+        return settings_of(self.conn_id)
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -129,7 +138,7 @@ def check_due(follow_up: FollowUp, at: InTask, batch_id: int) -> None:
         raise AirflowSkipException(reason)
 
 
-def skip_unless_due(follow_up: FollowUp, target: str, context: Any) -> None:
+def skip_unless_due(follow_up: FollowUp, conn_id: str | None, target: str, context: Any) -> None:
     """Skip the task unless the run's batch is decided and the follow-up has something to do."""
-    at = InTask(target)
+    at = InTask(target, conn_id)
     check_due(follow_up, at, decided_batch(context, at.database))

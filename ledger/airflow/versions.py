@@ -3,6 +3,8 @@
 versions lack. No other module asks for the version.
 """
 
+import re
+from importlib import metadata
 from inspect import signature
 from typing import Any
 
@@ -13,6 +15,7 @@ try:
     from airflow.sdk.exceptions import (
         AirflowException,
         AirflowFailException,
+        AirflowNotFoundException,
         AirflowRescheduleException,
         AirflowSkipException,
         DagRunTriggerException,
@@ -21,6 +24,7 @@ except ImportError:  # before 3.2
     from airflow.exceptions import (
         AirflowException,
         AirflowFailException,
+        AirflowNotFoundException,
         AirflowRescheduleException,
         AirflowSkipException,
         DagRunTriggerException,
@@ -39,10 +43,16 @@ except ImportError:  # before 3.3
     HAS_POLICIES = False
     Permanent = AirflowFailException
 
+# A task can name the partitions of an asset, and DAGs can roll them up.
+_VERSION = tuple(int(part) for part in re.findall(r"\d+", metadata.version("apache-airflow-core")))
+HAS_PARTITIONS = _VERSION[:3] >= (3, 3, 1)
+
 __all__ = [
+    "HAS_PARTITIONS",
     "HAS_POLICIES",
     "AirflowException",
     "AirflowFailException",
+    "AirflowNotFoundException",
     "AirflowRescheduleException",
     "AirflowSkipException",
     "CronDataIntervalTimetable",
@@ -51,6 +61,7 @@ __all__ = [
     "RetryDecision",
     "RetryPolicy",
     "configuration",
+    "mask_secret",
     "send_gauge",
     "trigger",
     "triggering_user",
@@ -65,6 +76,15 @@ def configuration() -> Any:
     except ImportError:  # before 3.2
         from airflow.configuration import conf
     return conf
+
+
+def mask_secret(secret: str) -> None:
+    """Mask a secret in the log of this process and of its supervisor, if Airflow offers that."""
+    try:
+        from airflow.sdk.log import mask_secret as mask
+    except ImportError:
+        return
+    mask(secret)
 
 
 def send_gauge(name: str, value: float, tags: dict[str, Any] | None = None) -> None:

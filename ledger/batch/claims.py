@@ -208,9 +208,12 @@ def claim_of(connection: Connection, batch_id: int, source: str) -> Claim:
 
 
 def reread_claim(connection: Connection, replay: Batch, source: str) -> Claim:
-    """Return the claim of a replay's original on a source, at the path where the source is now."""
+    """Return the claim of a replay's original on a source, at the path where the source is now. Of
+    a source by interval it has no version, because the source is read as it is now.
+    """
     claim = claim_of(connection, replay.original_id, source)
-    return replace(claim, path=claim_of(connection, replay.batch_id, source).path)
+    end = None if claim.number is None else claim.end
+    return replace(claim, path=claim_of(connection, replay.batch_id, source).path, end=end)
 
 
 def save(
@@ -286,7 +289,9 @@ def _latest(pipeline: Pipeline, step: SourceStep, scope: Scope, prospect: Prospe
     its records may quote one.
     """
     ahead = prospect.range
-    values: dict[str, Any] = {"start": ahead.start, "number": ahead.number}
+    values: dict[str, Any] = {}
+    if step.source.by_offset:
+        values = {"start": ahead.start, "number": ahead.number}
     if ahead.released_by is not None:
         return scope.claim(end=ahead.end, records=ahead.records, **values)
     takes_all = step.incremental and pipeline.graph.is_whole  # as far as it is known

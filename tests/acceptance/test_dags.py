@@ -489,4 +489,4 @@ def test_the_replay_dag_refuses_names_that_the_ledger_does_not_know(ledger):
     with pytest.raises(AirflowSkipException):
         asked(quarantined=True)
     (run,) = asked(accepted=True)
-    assert run["conf"] == {"replay_of": batch.batch_id, "accepted": True}
+    assert run["conf"] == {"replay_of": batch.batch_id, "accepted": True, "conn_id": None}

@@ -154,7 +154,8 @@ def test_a_run_without_a_batch_reports_nothing(ledger, dags, lines, capfd):
     settled(ledger, pipeline(), lose_sink=[0, 1])
     assert dags["task_level"].test().state == "success"
     assert lines() == []
-    assert "WhenFailedRatio has nothing to report of batch None" in capfd.readouterr().out
+    log = capfd.readouterr().out
+    assert "WhenFailedRatio has nothing to report: the environment's ledger has no batch" in log
 
 
 def missed(run_id, conf=None):

@@ -73,7 +73,7 @@ def ask(server, ledger):
 
     yield asked
     if application.connected.cache_info().currsize:
-        application.connected().dispose()
+        application.connected(None).dispose()
     application.connected.cache_clear()
 
 
@@ -154,6 +154,23 @@ def test_a_viewer_may_not_run(ask, ledger):
         assert [ask(path, role).json()["may"] for role in ("viewer", "user")] == [[], ["replay"]]
     everything = ["replay", "accept", "release"]
     assert ask(f"api/batch?number={batch}", "admin").json()["may"] == everything
+
+
+def test_a_run_says_whether_its_conf_may_name_a_batch(ask, ledger):
+    """That of a pipeline of the ledger or of one of its forms may; that of any other DAG names
+    something else.
+    """
+    lost(ledger, 1)
+    answers = {
+        dag_id: ask(f"api/run?dag_id={dag_id}&run_id=run").json()["knows_dag"]
+        for dag_id in ("chain", "ledger_accept", "ledger_accept.stock", "another")
+    }
+    assert answers == {
+        "chain": True,
+        "ledger_accept": True,
+        "ledger_accept.stock": False,
+        "another": False,
+    }
 
 
 def test_the_overview_says_what_waits(ask, ledger):
@@ -253,7 +270,8 @@ def test_a_preview_says_what_a_replay_takes(ask, ledger):
     (group,) = data["groups"]
     assert (group["step"], group["reason"], group["records"]) == ("middle", "a_b", 2)
     assert data["dag_id"] == "dag"
-    assert data["conf"] == {"replay_of": batch.batch_id, "step": "middle", "reason": "a\\_b"}
+    asked = {"replay_of": batch.batch_id, "step": "middle", "reason": "a\\_b"}
+    assert data["conf"] == {**asked, "conn_id": None}
     assert data["steps"] == ["source", "middle", "sink"]
     single = ask(f"api/replay?batch={batch.batch_id}&record={roots[1]}").json()
     assert (single["records"], single["conf"]["record"]) == (1, roots[1])
@@ -528,7 +546,7 @@ def test_a_run_has_its_batches(ask, ledger):
     batch, _ = lost(ledger, 1)
     data = ask("api/run?dag_id=dag&run_id=run").json()["batches"]
     assert [batch["batch_id"] for batch in data] == [batch]
-    assert ask("api/run?dag_id=dag&run_id=other").json() == {"batches": []}
+    assert ask("api/run?dag_id=dag&run_id=other").json()["batches"] == []
     lost(ledger, 1, name="hidden")
     seen = ask("api/run?dag_id=dag&run_id=run", "viewer").json()["batches"]
     assert [item["pipeline"] for item in seen] == ["chain"]
@@ -636,10 +654,10 @@ def test_nothing_is_written(ask, ledger):
     """The pages' connections cannot: every transaction is read-only, as a role that only reads."""
     for role in (READER, RECORDS):
         asked = "SELECT current_user, current_setting('transaction_read_only')"
-        database = application.ledger(role)
+        database = application.ledger(None, role)
         row = database.transact(lambda c: c.exec_driver_sql(asked).one())  # noqa: B023
         assert tuple(row) == (role, "on")
-        assert database.plain is application.connected().plain
+        assert database.plain is application.connected(None).plain
 
 
 def test_each_route_reads_as_the_least_role(ask, ledger, monkeypatch):
@@ -648,9 +666,9 @@ def test_each_route_reads_as_the_least_role(ask, ledger, monkeypatch):
     lost(ledger, 1)
     connected, roles = application.ledger, []
 
-    def recorded(role):
+    def recorded(conn_id, role):
         roles.append(role)
-        return connected(role)
+        return connected(conn_id, role)
 
     roles_by_route = {}
     with monkeypatch.context() as patch:

@@ -145,17 +145,17 @@ def test_the_last_acceptance_completes_an_interval(ledger):
 def test_a_ledger_that_is_away_is_asked_again(ledger, dags, monkeypatch, capfd):
     """By a sensor wherever it waits, which says what it waits for; nothing that stays wrong is."""
     settled(ledger)
-    raised, asks = [], sensors.connected
+    raised, asks = [], sensors.connected_by
 
-    def connected():
+    def connected(settings):
         if raised:
             raise raised.pop()
-        return asks()
+        return asks(settings)
 
     async def deferred():
         return [event.payload async for event in trigger.run()]
 
-    monkeypatch.setattr(sensors, "connected", connected)
+    monkeypatch.setattr(sensors, "connected_by", connected)
     interval = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
     sensor = LedgerCompleteSensor(task_id="wait", pipeline="chain", deferrable=False, **interval)
     trigger = IntervalComplete("chain", *interval.values(), 0)

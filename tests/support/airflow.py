@@ -155,6 +155,24 @@ def callbacks_of_missed_deadlines(
     return [deadline.callback.data for deadline in callbacks]
 
 
+def begin_partitioned_runs() -> list[tuple[str, str, datetime]]:
+    """Begin the runs whose partitions have all arrived, as the scheduler does: DAG, partition and
+    its date of each run that has begun so far.
+    """
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        SchedulerJobRunner(job=Job())._create_dagruns_for_partitioned_asset_dags(session)
+    columns = (DagRun.dag_id, DagRun.partition_key, DagRun.partition_date)
+    with create_session() as session:
+        runs = session.execute(select(*columns).where(DagRun.partition_key.is_not(None)))
+        return [tuple(run) for run in runs]
+
+
 def wait(look: Callable[[], Any], what: str, seconds: float = 1800) -> Any:
     """Ask every second until something is found."""
     deadline = time.monotonic() + seconds

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ledger.airflow import versions
+from jobs.wordcount import pipeline
+from ledger.airflow import sensors, versions
 from ledger.airflow.maintenance import accept_dag, replay_dag, sweeper_dag
+from ledger.airflow.pipelines import pipeline_dag
 from ledger.airflow.tasks import PermanentFailure, fail_permanently
 from ledger.errors import DeclarationError
 
@@ -53,6 +55,22 @@ def test_deadlines_are_there_or_refused():
             versions.with_deadlines()
     else:
         assert versions.with_deadlines().SyncCallback is not None
+
+
+def test_partitions_are_there_or_refused(monkeypatch):
+    """The last task of a pipeline has an asset of partitions as outlet, beside the asset of events,
+    where Airflow has partitions. Before, a DAG that asks for them is refused.
+    """
+    options = {"schedule": None, "target": "jobs.wordcount:pipeline"}
+    outlets = pipeline_dag(pipeline, **options).get_task("complete").outlets
+    if versions.HAS_PARTITIONS:
+        assert outlets == [sensors.COMPLETED, sensors.interval_partitions(pipeline.name)]
+    else:
+        assert outlets == [sensors.COMPLETED]
+    assert sensors.interval_complete(pipeline.name) not in outlets
+    monkeypatch.setattr(sensors, "HAS_PARTITIONS", False)
+    with pytest.raises(DeclarationError, match=r"expected Airflow 3\.3\.1 or later"):
+        sensors.interval_partitions(pipeline.name)
 
 
 def test_a_permanent_failure_is_no_plain_error():

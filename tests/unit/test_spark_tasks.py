@@ -16,12 +16,14 @@ from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import Template
 
 from jobs.wordcount import pipeline
-from ledger import FileSource, ParquetSink, Pipeline
-from ledger.airflow import pipeline_dag, pipelines, spark_tasks
+from ledger import FileSource, ParquetSink, Pipeline, run_step
+from ledger.airflow import WhenFailedRatio, notifiers, pipeline_dag, pipelines, spark_tasks
+from ledger.airflow.pipelines import open_for_run
 from ledger.airflow.spark_tasks import SparkSubmit, spark_connect, submitted
 from ledger.airflow.tasks import PermanentFailure, without_retry
 from ledger.airflow.versions import AirflowException, AirflowFailException, AirflowSkipException
-from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError
+from ledger.batch.outcome import alerts
+from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError, InputError
 from ledger.run_step import main as run_step_main
 
 TAIL = """
@@ -40,6 +42,9 @@ class Elsewhere(BaseOperator):
 class Numbering:
     """A ledger that draws one number."""
 
+    def __init__(self, conn_id):
+        self.conn_id = conn_id
+
     def transact(self, _work):
         return 42
 
@@ -54,7 +59,7 @@ def step_task(name="words", **options):
 @pytest.fixture(autouse=True)
 def open_batch(monkeypatch):
     """The run's batch is open, and no ledger is asked."""
-    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: False)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context, conn_id: False)
 
 
 def failing(monkeypatch, code):
@@ -116,7 +121,7 @@ def test_open_fails_permanently_in_one_line(monkeypatch, caplog):
     """The task that opens the batch logs what is permanent in one line, without a traceback, and
     is not retried.
     """
-    monkeypatch.setattr(pipelines, "connected", lambda: None)
+    monkeypatch.setattr(pipelines, "connected_by", lambda settings: None)
     dag = pipeline_dag(pipeline, schedule=None, target="jobs.wordcount:pipeline")
     task, conf = dag.get_task("open"), {"interval_start": "2013-01-01"}
     run = SimpleNamespace(dag_id="wordcount", run_id="by hand", conf=conf)
@@ -128,6 +133,30 @@ def test_open_fails_permanently_in_one_line(monkeypatch, caplog):
     assert state_after(task, caught.value) == "failed"
     assert state_after(task, OSError()) == "up_for_retry"
     assert DagSerialization.to_dict(dag)
+
+
+@pytest.mark.parametrize(
+    ("conn_id", "asked", "message"),
+    [
+        (None, "sales", "is for the ledger of 'sales', its DAG works with the environment's"),
+        (
+            "sales",
+            None,
+            "is for the environment's ledger, its DAG works with the ledger of 'sales'",
+        ),
+        (
+            "sales",
+            "stock",
+            "is for the ledger of 'stock', its DAG works with the ledger of 'sales'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("what", [{"batch": 1}, {"replay_of": 1}])
+def test_a_run_for_another_ledger_is_refused(conn_id, asked, message, what):
+    """Before any ledger is asked, whose batch of this number may be another."""
+    run = SimpleNamespace(conf={**what, "conn_id": asked})
+    with pytest.raises(InputError, match=message):
+        open_for_run(pipeline, None, run, None, conn_id=conn_id)
 
 
 def test_the_task_numbers_its_attempt(monkeypatch):
@@ -142,10 +171,61 @@ def test_the_task_numbers_its_attempt(monkeypatch):
     assert Template(template).render(**macros) == "42"
 
 
+@pytest.mark.parametrize("conn_id", [None, "sales"])
+@pytest.mark.parametrize("spark", [SparkSubmit(), "sc://h:1"])
+def test_each_task_knows_the_connection_of_the_ledger(monkeypatch, spark, conn_id):
+    """Those with a driver, which has a connection of Spark's beside it, and the number of their
+    attempts.
+    """
+    options = {"schedule": None, "target": "jobs.wordcount:pipeline", "conn_id": conn_id}
+    dag = pipeline_dag(pipeline, spark=spark, **options)
+    for name in ("words", "withhold"):
+        task = dag.get_task(name)
+        assert task.ledger_conn_id == conn_id
+        named = [] if conn_id is None else ["--conn-id", conn_id]
+        places = [i for i, each in enumerate(task.driver_arguments) if each == "--conn-id"]
+        assert [each for i in places for each in task.driver_arguments[i : i + 2]] == named
+    for name in ("settle", "complete"):
+        assert dag.get_task(name).conn_id == conn_id
+    asked = []
+    monkeypatch.setattr(
+        spark_tasks, "connected", lambda name: asked.append(name) or Numbering(name)
+    )
+    assert Template("{{ ledger_attempt_number() }}").render(**dag.user_defined_macros) == "42"
+    assert asked == [conn_id]
+
+
+def test_a_notifier_asks_the_ledger_of_its_dag(monkeypatch, capfd):
+    """Unless it has a connection of its own. If that ledger has no batch of the run, the log says
+    so.
+    """
+    asked = []
+
+    def connected(conn_id):
+        asked.append(conn_id)
+        return SimpleNamespace(dispose=lambda: None)
+
+    monkeypatch.setattr(notifiers, "connected", connected)
+    monkeypatch.setattr(alerts, "batch_of_run", lambda *_: None)
+    plain = WhenFailedRatio(above=0, notify=print)
+    own = WhenFailedRatio(above=0, notify=print, conn_id="stock")
+    options = {"schedule": None, "target": "jobs.wordcount:pipeline"}
+    calls = {"on_failure_callback": plain, "on_success_callback": [plain, own, print]}
+    dags = [pipeline_dag(pipeline, **options, **calls, conn_id=name) for name in ("sales", None)]
+    context = {"dag": SimpleNamespace(dag_id="wordcount"), "run_id": "run"}
+    for dag in dags:
+        *several, function = dag.on_success_callback
+        assert function is print
+        for notifier in (dag.on_failure_callback, *several):
+            notifier.notify(context)
+    assert asked == ["sales", "sales", "stock", None, None, "stock"]
+    assert "ledger sales has no batch of run run of wordcount" in capfd.readouterr().out
+
+
 def test_a_ledger_that_refuses_the_number(monkeypatch):
     """Without a ledger nothing is submitted: the task fails permanently with the ledger's line."""
 
-    def refuse():
+    def refuse(conn_id):
         raise ConfigurationError("run 'ackledger db upgrade'")
 
     monkeypatch.setattr(spark_tasks, "connected", refuse)
@@ -162,7 +242,7 @@ def test_a_settled_step_starts_no_driver(monkeypatch, name, whole, submits):
     run.
     """
     started = []
-    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: True)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context, conn_id: True)
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: started.append(self))
     step_task(name, whole=whole).execute({})
     assert bool(started) is submits
@@ -250,7 +330,7 @@ def test_a_driver_on_a_server(monkeypatch):
 def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
     """A cleared step of a settled batch changes nothing, and starts nothing."""
     task, asked = on_a_server(monkeypatch, 0)
-    monkeypatch.setattr(spark_tasks, "is_settled", lambda context: True)
+    monkeypatch.setattr(spark_tasks, "is_settled", lambda context, conn_id: True)
     task.execute({})
     assert asked == []
 
@@ -325,6 +405,48 @@ def test_a_driver_refuses_arguments_that_were_not_rendered(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run_step_main()
     assert "must have application_args among its template_fields" in capsys.readouterr().err
+
+
+def driver_for(monkeypatch, conn_id):
+    """What a driver of batch 7 ends with; the ledger that it finds has that batch of another
+    pipeline.
+    """
+    monkeypatch.setattr(run_step, "connect", lambda settings: SimpleNamespace())
+
+    def other(database, batch_id, name):
+        raise InputError(f"batch {batch_id} is of pipeline 'other', not {name!r}")
+
+    monkeypatch.setattr(run_step, "get_batch", other)
+    for name in ("require_storage", "build_session"):
+        monkeypatch.setattr(run_step, name, lambda *_, **__: pytest.fail("was opened"))
+    attempt = "0190a0a0-0000-7000-8000-000000000000"
+    arguments = ["--pipeline", "jobs.wordcount:pipeline", "--batch", "7", "--attempt", attempt]
+    arguments += [] if conn_id is None else ["--conn-id", conn_id]
+    monkeypatch.setattr(sys, "argv", ["run_step", *arguments])
+    return run_step_main()
+
+
+@pytest.mark.parametrize(
+    ("conn_id", "environment", "message"),
+    [
+        (None, None, "batch 7 is of pipeline 'other', not 'wordcount'"),
+        (None, "sales", "batch 7 is of pipeline 'other', not 'wordcount'"),
+        ("sales", "sales", "batch 7 is of pipeline 'other', not 'wordcount'"),
+        ("sales", "stock", "of connection 'sales', its environment is of 'stock': set ACKLEDGER_"),
+        ("sales", None, "of connection 'sales', its environment is of no connection: set ACKL"),
+    ],
+)
+def test_a_driver_refuses_the_batch_of_another_ledger(
+    monkeypatch, caplog, conn_id, environment, message
+):
+    """By the pipeline of the batch, and by the connection if one is named, before anything is
+    opened.
+    """
+    monkeypatch.delenv("ACKLEDGER_CONN_ID", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("ACKLEDGER_CONN_ID", environment)
+    assert driver_for(monkeypatch, conn_id) == EXIT_PERMANENT
+    assert message in caplog.text
 
 
 def test_a_task_that_is_killed_ends_its_driver(monkeypatch):

@@ -11,11 +11,15 @@ from airflow.api_fastapi.core_api.security import requires_authenticated
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
+from ledger.airflow.hooks import overrides_of, unknown_connection
+from ledger.airflow.links import REPLAY_DAG, SWEEPER_DAG, dag_of
 from ledger.airflow.pages.access import SignedIn
+from ledger.airflow.provider import CONN_TYPE
+from ledger.airflow.versions import AirflowNotFoundException, configuration
 from ledger.batch.pages import batches, overview
 from ledger.batch.records.explain import explained
 from ledger.batch.records.trace import trace
+from ledger.core.commands import ACCEPT_DAG
 from ledger.core.run_request import Selection
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.settings import Settings
@@ -44,17 +48,89 @@ def application() -> FastAPI:
     return app
 
 
+def shown_ledgers() -> list[str | None]:
+    """Return the connections of the ledgers that the pages show; None: the one of the environment.
+    Another connection cannot be asked for, because a request may name any.
+    """
+    names = configuration().get(CONN_TYPE, "conn_ids", fallback="").split(",")
+    return [name.strip() for name in names if name.strip()] or [None]
+
+
+def chosen_ledger(conn_id: Text = None) -> str | None:
+    """Return the connection of the ledger that a request names, or the first that is shown."""
+    offered = shown_ledgers()
+    if conn_id is None:
+        return offered[0]
+    if conn_id not in offered:
+        raise HTTPException(
+            404,
+            f"the pages show no ledger of connection {conn_id!r}: add it to conn_ids in section"
+            f" [{CONN_TYPE}] of Airflow's configuration",
+        )
+    return conn_id
+
+
+AskedLedger = Annotated[str | None, Depends(chosen_ledger)]
+
+
 @cache
-def connected() -> Database:
-    """Return the ledger, whose connections all requests of a process share."""
-    database = Database.from_settings(Settings(), role=READER)
+def connected(conn_id: str | None) -> Database:
+    """Return a ledger, whose connections all requests of a process share."""
+    settings = Settings(**({} if conn_id is None else _overrides(conn_id)))
+    database = Database.from_settings(settings, role=READER)
     database.check()
     return database
 
 
-def ledger(role: str) -> Database:
-    """Return the ledger as a role that only reads."""
-    return connected().acting_as(role)
+def _overrides(conn_id: str) -> dict[str, Any]:
+    """Return the settings that a connection has, as Airflow's server finds connections."""
+    from airflow.models.connection import Connection
+
+    try:
+        overrides = overrides_of(Connection.get_connection_from_secrets(conn_id))
+    except AirflowNotFoundException:
+        raise unknown_connection(conn_id) from None
+    return {**overrides, "reader_url": None}  # that of the environment is of another ledger
+
+
+def ledger(conn_id: str | None, role: str) -> Database:
+    """Return a ledger as a role that only reads."""
+    return connected(conn_id).acting_as(role)
+
+
+def ledger_of(
+    dag_id: str, at: str | None, asked: str | None, run_id: str | None = None
+) -> str | None:
+    """Return the ledger of a DAG: the one that was asked for, the one whose form the DAG is, the
+    first that knows it as a pipeline, or else the one at hand. ``run_id``: a run of the DAG, whose
+    ledger goes before others that know a pipeline of that name.
+    """
+    offered = shown_ledgers()
+    if asked is not None or len(offered) == 1:
+        return at
+    forms = [conn_id for conn_id in offered if _owns(conn_id, dag_id)]
+    if forms:
+        return forms[0]
+    candidates: list[str | None] = []
+    for conn_id in offered:
+        if _knows(conn_id, dag_id):
+            if run_id is None or overview.of_run(ledger(conn_id, READER), dag_id, run_id):
+                return conn_id
+            candidates.append(conn_id)
+    return candidates[0] if candidates else at
+
+
+def _owns(conn_id: str | None, dag_id: str) -> bool:
+    """Return whether a DAG is the sweeper or a form of a ledger."""
+    return dag_id in {dag_of(name, conn_id) for name in (ACCEPT_DAG, REPLAY_DAG, SWEEPER_DAG)}
+
+
+def _knows(conn_id: str | None, pipeline: str) -> bool:
+    """Return whether a ledger knows a pipeline; one that does not answer knows none."""
+    try:
+        return pipeline in overview.pipelines(ledger(conn_id, READER))
+    except LedgerError:
+        return False
 
 
 def _explained(request: Request, exc: Exception) -> Response:
@@ -63,46 +139,71 @@ def _explained(request: Request, exc: Exception) -> Response:
 
 
 @router.get("/api/overview")
-def get_overview(access: SignedIn) -> dict[str, Any]:
+def get_overview(access: SignedIn, at: AskedLedger) -> dict[str, Any]:
     """Return the pipelines that the user may see: their state, running batches and pending work."""
-    database = ledger(READER)
-    return asdict(overview.overview(database, access.readable(overview.pipelines(database))))
+    database = ledger(at, READER)
+    page = overview.overview(database, access.readable(overview.pipelines(database)))
+    return {**asdict(page), "conn_id": at, "conn_ids": shown_ledgers()}
 
 
 @router.get("/api/pipeline")
-def get_pipeline(access: SignedIn, name: Annotated[str, Query(min_length=1)]) -> dict[str, Any]:
-    """Return one pipeline: its latest intervals and batches."""
+def get_pipeline(
+    access: SignedIn,
+    at: AskedLedger,
+    name: Annotated[str, Query(min_length=1)],
+    conn_id: Text = None,
+) -> dict[str, Any]:
+    """Return one pipeline: its latest intervals and batches, and its ledger's connection."""
     access.require(name)
-    return asdict(overview.pipeline(ledger(READER), name))
+    own = ledger_of(name, at, conn_id)
+    return {**asdict(overview.pipeline(ledger(own, READER), name)), "conn_id": own}
 
 
 @router.get("/api/run")
 def get_run(
-    access: SignedIn, dag_id: Annotated[str, Query(min_length=1)], run_id: str
+    access: SignedIn,
+    at: AskedLedger,
+    dag_id: Annotated[str, Query(min_length=1)],
+    run_id: str,
+    conn_id: Text = None,
 ) -> dict[str, Any]:
-    """Return the batches that a run of a DAG has opened."""
+    """Return the batches that a run of a DAG has opened, and their ledger's connection.
+
+    ``knows_dag``: whether that is the ledger of a batch that the run's conf may name.
+    """
     access.require(dag_id)
-    opened = overview.of_run(ledger(READER), dag_id, run_id)
+    own = ledger_of(dag_id, at, conn_id, run_id)
+    opened = overview.of_run(ledger(own, READER), dag_id, run_id)
     readable = access.readable([batch.pipeline for batch in opened])
-    return {"batches": [asdict(batch) for batch in opened if batch.pipeline in readable]}
+    batches_ = [asdict(batch) for batch in opened if batch.pipeline in readable]
+    knows_dag = _owns(own, dag_id) or _knows(own, dag_id)
+    return {"batches": batches_, "conn_id": own, "knows_dag": knows_dag}
 
 
 @router.get("/api/batch")
-def get_batch(access: SignedIn, number: Number) -> dict[str, Any]:
-    """Return one batch: its rows, its lost records, its publications, and what to do. ``may``: the
-    actions whose DAG the user may run.
+def get_batch(access: SignedIn, at: AskedLedger, number: Number) -> dict[str, Any]:
+    """Return one batch: its rows, its lost records, its publications, and what to do.
+
+    ``forms``: the DAG of each action. ``may``: the actions whose DAG the user may run.
     """
-    original = batches.original_of(ledger(READER), number)
+    original = batches.original_of(ledger(at, READER), number)
     access.require(original.pipeline)
     # What to do depends on whether the keys of failed records could be read; none is returned.
-    page = asdict(batches.batch(ledger(PAYLOAD_READER), number))
-    may = {"replay": original.replay_dag, "accept": ACCEPT_DAG, "release": REPLAY_DAG}
-    return {**page, "may": [what for what, dag_id in may.items() if access.may_run(dag_id)]}
+    accept_dag = dag_of(ACCEPT_DAG, at)
+    page = asdict(batches.batch(ledger(at, PAYLOAD_READER), number, accept_dag))
+    forms = {
+        "replay": original.replay_dag,
+        "accept": accept_dag,
+        "release": dag_of(REPLAY_DAG, at),
+    }
+    may = [what for what, dag_id in forms.items() if access.may_run(dag_id)]
+    return {**page, "forms": forms, "may": may}
 
 
 @router.get("/api/failed")
 def get_failed(
     access: SignedIn,
+    at: AskedLedger,
     batch: Number,
     step: Text = None,
     reason: Text = None,
@@ -115,14 +216,15 @@ def get_failed(
 
     ``after``: the number of the last record of the previous page.
     """
-    access.require_records(batches.original_of(ledger(READER), batch).pipeline)
+    access.require_records(batches.original_of(ledger(at, READER), batch).pipeline)
     filters = {"step": step, "reason": reason, "status": status, "search": search, "after": after}
-    return asdict(batches.failed(ledger(PAYLOAD_READER), batch, filters))
+    return asdict(batches.failed(ledger(at, PAYLOAD_READER), batch, filters))
 
 
 @router.get("/api/replay")
 def get_replay(
     access: SignedIn,
+    at: AskedLedger,
     batch: Number,
     step: Text = None,
     reason: Text = None,
@@ -133,31 +235,33 @@ def get_replay(
     """Return the plan of a replay of these records of a batch: what it would run, and how to ask
     Airflow for it.
     """
-    access.require(batches.original_of(ledger(READER), batch).pipeline)
+    access.require(batches.original_of(ledger(at, READER), batch).pipeline)
     selection = Selection(reason, step, record, quarantined=quarantined, accepted=accepted)
     # As a role that knows which contents are forgotten: those are not replayed.
-    return asdict(batches.replay(ledger(PAYLOAD_READER), batch, selection))
+    page = asdict(batches.replay(ledger(at, PAYLOAD_READER), batch, selection))
+    return {**page, "conf": {**page["conf"], "conn_id": at}}
 
 
 @router.get("/api/record")
-def get_record(access: SignedIn, number: Number) -> dict[str, Any]:
+def get_record(access: SignedIn, at: AskedLedger, number: Number) -> dict[str, Any]:
     """Return one record: its content, its attempts, and what to do."""
-    access.require_records(batches.pipeline_of_record(ledger(READER), number))
+    access.require_records(batches.pipeline_of_record(ledger(at, READER), number))
     # From the ledger only, because storage and sources may be out of reach here.
-    record = explained(ledger(PAYLOAD_READER), number)
-    original = batches.original_of(ledger(READER), record.batch_id)
+    record = explained(ledger(at, PAYLOAD_READER), number, dag_of(ACCEPT_DAG, at))
+    original = batches.original_of(ledger(at, READER), record.batch_id)
     return {**asdict(record), "may": ["replay"] if access.may_run(original.replay_dag) else []}
 
 
 @router.get("/api/tree")
 def get_tree(
     access: SignedIn,
+    at: AskedLedger,
     number: Number,
     attempt: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
 ) -> dict[str, Any]:
     """Return the rows derived from a record, from the files of its batch."""
-    access.require_records(batches.pipeline_of_record(ledger(READER), number))
-    return asdict(trace(ledger(PAYLOAD_READER), number, attempt))
+    access.require_records(batches.pipeline_of_record(ledger(at, READER), number))
+    return asdict(trace(ledger(at, PAYLOAD_READER), number, attempt))
 
 
 @router.get("/static/{version}/{name:path}")

@@ -11,6 +11,7 @@ from ledger.batch.outcome.report import advise
 from ledger.batch.outcome.summary import Summary, summarize
 from ledger.batch.pages.flow import flow
 from ledger.batch.pages.overview import PageBatch, page_batches
+from ledger.core.commands import ACCEPT_DAG
 from ledger.core.run_request import Selection
 from ledger.core.states import BatchKind, BatchStatus, HoldCause
 from ledger.errors import InputError, NotReadyError
@@ -119,10 +120,13 @@ def pipeline_of_record(database: Database, number: int) -> str:
     return name
 
 
-def batch(database: Database, number: int) -> BatchPage:
-    """Return the content of the page of a batch. Raises InputError if there is no such batch."""
+def batch(database: Database, number: int, accept_dag: str = ACCEPT_DAG) -> BatchPage:
+    """Return the content of the page of a batch. Raises InputError if there is no such batch.
+
+    ``accept_dag``: the DAG whose form accepts records of this ledger.
+    """
     summary = summarize(database, number)
-    advice = advise(summary)
+    advice = advise(summary, accept_dag=accept_dag)
 
     def work(connection: Connection) -> BatchPage:
         itself = batches.get_batch(connection, number)

@@ -32,8 +32,10 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     for how many. Content that a replay has read again replaces the earlier content. For a batch on
     hold, the content of the records in its preview is copied.
 
-    Safe to repeat, and to run twice at once. Raises LostFileError unless the snapshot's files are
-    as they were written, and the error of the storage if it is out of reach.
+    Before that, the rows of records of a version are copied beside its description, so that a
+    replay does not need the version. Safe to repeat, and to run twice at once. Raises
+    LostFileError unless the snapshot's files are as they were written, and the error of the storage
+    if it is out of reach.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
@@ -45,6 +47,10 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     ):
         for emitted in database.transact(partial(question, batch_id=number)):
             reader = database.transact(partial(batches.get_batch, batch_id=emitted.batch_id))
+            if question is payloads.missing:
+                from ledger.batch.records.failed_rows import copy_rows
+
+                copy_rows(_manifest(database, emitted), emitted)
             for rows in _chunks(_read(database, reader, emitted, redact)):
                 written += database.transact(partial(write, rows=rows))
     return written
@@ -83,7 +89,7 @@ def failed_keys(
         return rows
     original = database.transact(lambda c: batches.get_batch(c, original_id))
     emits = database.transact(lambda c: payloads.of_source(c, original_id, source))
-    contents = (record for each in emits for record in _read(database, original, each, NOTHING))
+    contents = (record for each in emits for record in _copied(database, original, each))
     return [_keyed(record, names) for record in contents]
 
 
@@ -94,6 +100,19 @@ def _keyed(payload: "Payload", names: Sequence[str]) -> tuple[int, list[str | No
     return payload.message_id, [None if v is None else as_text(v) for v in values], payload.parsed
 
 
+def _copied(database: Database, batch: Batch, emitted: EmittedRecords) -> Iterator["Payload"]:
+    """Return the content of the records of a batch's emit, without a mask. Of a version it is that
+    of the copied rows, if all are copied, because the version's files may be gone.
+    """
+    from ledger.batch.records import failed_rows
+
+    paths = failed_rows.copied(_manifest(database, emitted), emitted.roots)
+    if not paths:
+        return _read(database, batch, emitted, NOTHING)
+    source = next(step for step in batch.topology if step.name == emitted.source)
+    return failed_rows.copied_payloads(batch.original_id, emitted, paths, source)
+
+
 def _read(
     database: Database, batch: Batch, emitted: EmittedRecords, redact: Redaction
 ) -> Iterator["Payload"]:
@@ -101,10 +120,14 @@ def _read(
     # Its libraries take longer to load than most commands take.
     from ledger.batch.records import snapshots
 
-    files = database.transact(partial(runs.files, run_id=emitted.emit_run_id))
-    check_files(Manifest(files), _NO_CONTENT)
+    manifest = _manifest(database, emitted)
+    check_files(snapshots.needed_for(manifest, emitted), _NO_CONTENT)
     source = next(step for step in batch.topology if step.name == emitted.source)
-    return snapshots.payloads(batch.original_id, emitted, files, source, redact)
+    return snapshots.payloads(batch.original_id, emitted, manifest.files, source, redact)
+
+
+def _manifest(database: Database, emitted: EmittedRecords) -> Manifest:
+    return Manifest(database.transact(partial(runs.files, run_id=emitted.emit_run_id)))
 
 
 def _chunks(contents: Iterator["Payload"]) -> Iterator[list[tuple[Any, ...]]]:

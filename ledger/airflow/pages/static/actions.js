@@ -183,7 +183,7 @@ function Preview({ found, choice, choose }) {
     <${Text} fontSize="sm" color="fg.muted" mt=${2}>
       It starts a run of DAG ${found.dag_id} with:
     <//>
-    <${Raw}>${JSON.stringify(choice.conf, null, 2)}<//>
+    <${Raw}>${JSON.stringify(choice.conf, (_, value) => value ?? undefined, 2)}<//>
   `;
 }
 
@@ -216,10 +216,11 @@ export const Replay = ({ asked, label, reload }) =>
     ${(done) => html`<${ReplayDialog} asked=${asked} done=${done} />`}
   <//>`;
 
-function AcceptDialog({ batch, done }) {
+function AcceptDialog({ found, done }) {
+  const { batch } = found;
   const [reason, setReason] = useState("");
   return html`<${Confirm}
-    dagId="ledger_accept"
+    dagId=${found.forms.accept}
     conf=${{ batch: batch.batch_id, reason }}
     confirm=${`Accept ${records(batch.quarantined - batch.accepted)}`}
     disabled=${!reason.trim()}
@@ -235,7 +236,7 @@ function AcceptDialog({ batch, done }) {
 
 const Release = ({ found, done }) =>
   html`<${Confirm}
-    dagId="ledger_replay"
+    dagId=${found.forms.release}
     conf=${{ batch: found.batch.batch_id, release: true }}
     confirm="Release"
     done=${done}
@@ -269,7 +270,7 @@ export function Actions({ found, chosen, reload }) {
       ${can.includes("accept") &&
       may.includes("accept") &&
       html`<${Ask} title="Accept quarantined records" label="Accept" reload=${reload}>
-        ${(done) => html`<${AcceptDialog} batch=${batch} done=${done} />`}
+        ${(done) => html`<${AcceptDialog} found=${found} done=${done} />`}
       <//>`}
       ${can.includes("release") &&
       may.includes("release") &&

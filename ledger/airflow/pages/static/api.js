@@ -2,7 +2,7 @@
 
 import htm from "./vendor/htm.js";
 
-const { useCallback, useEffect, useState } = globalThis.React;
+const { createContext, useCallback, useContext, useEffect, useState } = globalThis.React;
 
 export const html = htm.bind(globalThis.React.createElement);
 
@@ -39,6 +39,15 @@ function address(path, params) {
   return url;
 }
 
+/** The connection of the ledger whose page this is; null: the first that the pages show. */
+export const Connection = createContext(null);
+
+/** A function that makes the address of a page in this page's ledger from its parameters. */
+export function useSearch() {
+  const conn_id = useContext(Connection);
+  return (to) => `?${new URLSearchParams(conn_id === null ? to : { ...to, conn_id })}`;
+}
+
 export const ledger = (path, params = {}) => ask(address(path, params));
 
 /** Airflow's API, in the name of the user: `airflow("GET", ["dags", dagId])`. */
@@ -54,7 +63,7 @@ export const airflow = (method, parts, body) =>
 export function useLedger(path, params = {}) {
   const [answer, setAnswer] = useState({});
   const [times, setTimes] = useState(0);
-  const asked = String(address(path, params));
+  const asked = String(address(path, { conn_id: useContext(Connection), ...params }));
   useEffect(() => {
     let current = true;
     ask(asked).then(

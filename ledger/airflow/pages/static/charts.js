@@ -2,7 +2,7 @@
 
 import "./vendor/d3.min.js";
 import "./vendor/plot.umd.min.js";
-import { html } from "./api.js";
+import { html, useSearch } from "./api.js";
 import { count, interval, token, word } from "./parts.js";
 
 const { useEffect, useRef } = globalThis.React;
@@ -29,9 +29,14 @@ const color = (names, range) => ({ domain: names, range, legend: true, tickForma
 function Figure({ label, options }) {
   const place = useRef(null);
   const navigate = useNavigate();
+  const search = useSearch();
   useEffect(() => {
     const drawn = Plot.plot(options);
-    for (const link of drawn.querySelectorAll("a")) link.setAttribute("tabindex", "-1");
+    for (const link of drawn.querySelectorAll("a")) {
+      link.setAttribute("tabindex", "-1");
+      const to = Object.fromEntries(new URLSearchParams(link.getAttribute("href")));
+      link.setAttribute("href", search(to));
+    }
     place.current.replaceChildren(drawn);
     return () => drawn.remove();
   }, [options]);

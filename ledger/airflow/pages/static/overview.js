@@ -1,6 +1,6 @@
 // The overview, the page of a pipeline, and that of a run.
 
-import { airflow, html, useLedger } from "./api.js";
+import { airflow, Connection, html, useLedger } from "./api.js";
 import { BatchPage } from "./batch.js";
 import { Calendar, Timeline } from "./charts.js";
 import {
@@ -17,6 +17,7 @@ import {
 } from "./parts.js";
 
 const { useEffect, useState } = globalThis.React;
+const { useNavigate } = globalThis.ReactRouterDOM;
 const { Box, Field, HStack, NativeSelect, Progress, Text } = globalThis.ChakraUI;
 
 const BATCH = [
@@ -138,11 +139,29 @@ function Completeness({ pipelines, first }) {
 const ATTENTION =
   "Batches that need a decision: failed or unaccepted records above the limit, on hold, or abandoned.";
 
+/** The choice of a ledger, where the pages show several. */
+function Ledgers({ conn_id, conn_ids }) {
+  const navigate = useNavigate();
+  if (conn_ids.length < 2) return null;
+  const choose = (event) =>
+    navigate({ search: `?${new URLSearchParams({ conn_id: event.target.value })}` });
+  return html`<${Field.Root} width="auto" mb=${2}>
+    <${Field.Label}>Ledger<//>
+    <${NativeSelect.Root} size="sm" width="20em">
+      <${NativeSelect.Field} value=${conn_id} onChange=${choose}>
+        ${conn_ids.map((name) => html`<option key=${name}>${name}</option>`)}
+      <//>
+      <${NativeSelect.Indicator} />
+    <//>
+  <//>`;
+}
+
 export function OverviewPage() {
   const answer = useLedger("overview");
   return html`<${Title}>Ledger<//>
     <${Loaded} answer=${answer}>
-      ${({ pipelines, recent, open, waiting }) => html`
+      ${({ pipelines, recent, open, waiting, conn_id, conn_ids }) => html`
+        <${Ledgers} conn_id=${conn_id} conn_ids=${conn_ids} />
         <${Section} title="Needs attention" note=${ATTENTION}>
           <${Batches}
             label="Batches that need attention"
@@ -172,7 +191,7 @@ export function PipelinePage({ name }) {
   return html`<${Breadcrumbs} here=${name} />
     <${Title}>${name}<//>
     <${Loaded} answer=${answer}>
-      ${({ intervals, recent }) => html`
+      ${({ intervals, recent, conn_id }) => html`<${Connection.Provider} value=${conn_id}>
         <${Section} title="Completeness by interval" note=${DAYS}>
           <${Intervals} batches=${intervals} />
           <${Batches}
@@ -191,12 +210,13 @@ export function PipelinePage({ name }) {
             empty="There are none yet."
           />
         <//>
-      `}
+      <//>`}
     <//>`;
 }
 
-/** The batch that a run looks after which opened none: its conf may name one. */
-function Other({ dagId, runId }) {
+/** The batch that a run looks after which opened none: its conf may name one. `knowsDag`: whether
+ *  that is a batch of this page's ledger. */
+function Other({ dagId, runId, knowsDag }) {
   const [answer, setAnswer] = useState({});
   useEffect(() => {
     airflow("GET", ["dags", dagId, "dagRuns", runId]).then(
@@ -206,7 +226,7 @@ function Other({ dagId, runId }) {
   }, [dagId, runId]);
   return html`<${Loaded} answer=${answer}>
     ${({ conf }) =>
-      conf?.batch
+      knowsDag && conf?.batch
         ? html`<${BatchPage} number=${conf.batch} />`
         : html`<${Text} color="fg.muted">This run has opened no batch.<//>`}
   <//>`;
@@ -215,11 +235,15 @@ function Other({ dagId, runId }) {
 /** The batch of a run; where a run has opened several, which they are. */
 export function RunPage({ dagId, runId }) {
   const answer = useLedger("run", { dag_id: dagId, run_id: runId });
-  const page = ({ batches }) => {
-    if (!batches.length) return html`<${Other} dagId=${dagId} runId=${runId} />`;
+  const page = ({ batches, knows_dag }) => {
+    if (!batches.length) {
+      return html`<${Other} dagId=${dagId} runId=${runId} knowsDag=${knows_dag} />`;
+    }
     if (batches.length === 1) return html`<${BatchPage} number=${batches[0].batch_id} />`;
     return html`<${Title}>Batches of this run<//>
       <${Batches} label="Batches of this run" batches=${batches} />`;
   };
-  return html`<${Loaded} answer=${answer}>${page}<//>`;
+  const within = (found) =>
+    html`<${Connection.Provider} value=${found.conn_id}>${page(found)}<//>`;
+  return html`<${Loaded} answer=${answer}>${within}<//>`;
 }

@@ -1,9 +1,9 @@
 // The ledger's pages in Airflow. Airflow imports this file, and renders what it leaves in
 // globalThis under the name of the plugin's pages: once in the navigation, and on the pages of a
 // DAG and of a run, whose ids it passes on. Which page it is stands in the address:
-// ?record=17, ?batch=3, ?pipeline=orders.
+// ?record=17, ?batch=3, ?pipeline=orders; of which ledger, if there are several: &conn_id=sales.
 
-import { html } from "./api.js";
+import { Connection, html } from "./api.js";
 import { BatchPage } from "./batch.js";
 import { OverviewPage, PipelinePage, RunPage } from "./overview.js";
 import { NoPage } from "./parts.js";
@@ -47,6 +47,6 @@ globalThis.Ledger = function Ledger(props) {
   const [given] = useSearchParams();
   return html`<${Box} key=${useZone()} data-ledger="" p=${4} overflowY="auto" height="100%">
     <style>${STYLES}</style>
-    ${page(props, given)}
+    <${Connection.Provider} value=${given.get("conn_id")}>${page(props, given)}<//>
   <//>`;
 };

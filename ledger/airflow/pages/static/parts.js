@@ -1,6 +1,6 @@
 // What several pages are made of.
 
-import { html } from "./api.js";
+import { html, useSearch } from "./api.js";
 
 const { Fragment, useEffect, useRef } = globalThis.React;
 const { Link: RouterLink } = globalThis.ReactRouterDOM;
@@ -57,7 +57,7 @@ export const count = (number) => (number ?? 0).toLocaleString("en");
 
 /** A link within the ledger's pages: `to` are the parameters of the page. */
 export function To({ to, children, ...rest }) {
-  const search = `?${new URLSearchParams(to)}`;
+  const search = useSearch()(to);
   return html`<${Link} asChild=${true} color="fg.info" ...${rest}>
     <${RouterLink} to=${{ search }}>${children}<//>
   <//>`;
