@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from ledger.sinks.options import Bloom, Upsert
     from ledger.sinks.parquet.sink import ParquetSink
     from ledger.sinks.postgres.sink import PostgresSink
+    from ledger.sources.delta.source import DeltaSource
     from ledger.sources.files.source import FileSource
     from ledger.sources.offsets import OffsetSource
     from ledger.sources.sql.source import SqlSource
 
 __all__ = [
-    "Bloom", "DeltaSink", "FailedRecord", "FileSource", "LedgerError", "OffsetSource",
-    "ParquetSink", "Pipeline", "PostgresSink", "SqlSource", "StatefulStage", "Upsert", "acked",
-    "audit", "collect_anchors", "dropped", "failed", "merge_anchors",
+    "Bloom", "DeltaSink", "DeltaSource", "FailedRecord", "FileSource", "LedgerError",
+    "OffsetSource", "ParquetSink", "Pipeline", "PostgresSink", "SqlSource", "StatefulStage",
+    "Upsert", "acked", "audit", "collect_anchors", "dropped", "failed", "merge_anchors",
 ]  # fmt: skip
 _MODULES = {
     "auditing.functions": ("audit",),
@@ -34,6 +35,7 @@ _MODULES = {
     "sinks.options": ("Bloom", "Upsert"),
     "sinks.parquet.sink": ("ParquetSink",),
     "sinks.postgres.sink": ("PostgresSink",),
+    "sources.delta.source": ("DeltaSource",),
     "sources.files.source": ("FileSource",),
     "sources.offsets": ("OffsetSource",),
     "sources.sql.source": ("SqlSource",),

@@ -2,7 +2,8 @@
 
 spark-submit runs it, or Python alone where Spark is a Connect server.
 The database's address comes from ACKLEDGER_DATABASE_URL or the embedded server's folder, its
-password from PGPASSFILE: never from an argument.
+password from PGPASSFILE: never from an argument. ACKLEDGER_CONN_ID names the connection of Airflow
+that the address is from.
 """
 
 import sys
@@ -24,16 +25,17 @@ from pyspark.sql import SparkSession
 from ledger.batch import follow_ups
 from ledger.batch.advice.actions import sentences
 from ledger.batch.holds import preview_of
+from ledger.batch.outcome.readings import get_batch
 from ledger.batch.recovery import restarts_of
 from ledger.batch.step_runs import Attempt
 from ledger.core.connect_server import briefly
 from ledger.core.logs import about, about_failure, configure
 from ledger.databases.driver_errors import persist
-from ledger.errors import EXIT_PERMANENT, UndecidedError
+from ledger.errors import EXIT_PERMANENT, ConfigurationError, UndecidedError
 from ledger.execution import StepResult, follow, run_step, run_steps, settle_and_follow
 from ledger.pipeline.load import load_pipeline
 from ledger.pipeline.pipeline import Pipeline
-from ledger.settings import Settings, log_format, verbose
+from ledger.settings import CONN_ID, Settings, log_format, verbose
 from ledger.spark.failures import noted, translated
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
@@ -76,8 +78,10 @@ def run_task(options: argparse.Namespace) -> int:
 
 
 def _run_of(pipeline: Pipeline, options: argparse.Namespace) -> int:
+    check_connection(options.conn_id)
     settings = Settings()
     database = persist(lambda: connect(settings))
+    get_batch(database, options.batch, pipeline.name)  # each ledger counts batches from 1
     require_storage(settings)
     if options.remote is not None:  # no JVM of ours ends with us: what runs there is interrupted
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -95,6 +99,20 @@ def _run_of(pipeline: Pipeline, options: argparse.Namespace) -> int:
             with suppress(Exception):  # the error that ended the step is reported
                 session.stop()
     return 0
+
+
+def check_connection(conn_id: str | None) -> None:
+    """Raise ConfigurationError if the driver was started for the ledger of a connection, and its
+    environment is not of that connection. ``conn_id``: None, for the ledger of the environment.
+    """
+    environment = os.environ.get(CONN_ID)
+    if conn_id is not None and conn_id != environment:
+        of = "no connection" if environment is None else repr(environment)
+        raise ConfigurationError(
+            f"this driver was started for the ledger of connection {conn_id!r}, its environment is"
+            f" of {of}: set ACKLEDGER_DATABASE_URL, ACKLEDGER_STORAGE and {CONN_ID} where drivers"
+            " run"
+        )
 
 
 def _run_part(job: Job, options: argparse.Namespace, attempt: Attempt) -> None:
@@ -166,6 +184,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--attempt-number", type=int, help="drawn from the ledger when the task began"
     )
+    parser.add_argument("--conn-id", help="Airflow's connection of the ledger")
     parser.add_argument("--remote", metavar="sc://HOST:PORT", help="a Spark Connect server")
     plain = [argument for argument in sys.argv[1:] if "{{" in argument]
     if plain:

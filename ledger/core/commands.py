@@ -8,6 +8,7 @@ from typing import Any
 from ledger.core.run_request import Interval, instant
 
 ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
+ACCEPT_DAG = "ledger_accept"  # of the ledger that the environment names
 REASON = '--reason "..."'  # which a person fills in
 # How to continue in Airflow with what follows a settlement.
 CLEAR_SETTLE = "clear `settle` (or `run`, if the DAG has one task a batch) and what is downstream"

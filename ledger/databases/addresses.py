@@ -14,11 +14,14 @@ _EXAMPLE = f"{_DRIVER}://user@host/database"
 _FROM_ENVIRONMENT = "env:"
 # What libpq and hosting services write; SQLAlchemy would take another driver, or none.
 _PLAIN = ("postgresql", "postgres")
+_SECRETS = ("password", "sslpassword", "oauth_client_secret")  # options of libpq
 
 
 def shown(url: "URL") -> str:
-    """Return the address for display: without its password, and with its escapes decoded."""
-    return unquote(url.render_as_string(hide_password=True))
+    """Return the address for display: without its password and the secrets among its options, and
+    with its escapes decoded.
+    """
+    return unquote(url.difference_update_query(_SECRETS).render_as_string(hide_password=True))
 
 
 def parsed(

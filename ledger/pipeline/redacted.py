@@ -25,10 +25,11 @@ def named_columns(pipeline: str, redact: str | Sequence[str]) -> tuple[str, ...]
 
 
 def check_redacted(pipeline: str, redact: Iterable[str], sources: Iterable[SourceStep]) -> None:
-    """Raise DeclarationError as ``check_known`` does. If only Spark can read a source's schema, the
+    """Raise DeclarationError as ``check_known`` does. If only a run knows a source's schema, the
     source's runs check it instead.
     """
-    schemas = [columns(step.source.schema) for step in sources]
+    declared = (step.source.schema for step in sources)
+    schemas = [None if schema is None else columns(schema) for schema in declared]
     if None not in schemas:
         check_known(pipeline, redact, {name for schema in schemas for name in schema or ()})
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ledger.settings import Settings
+    from ledger.storage.versions import Version
 
 _RAISED = re.compile(r"ledger\.errors\.(\w+): (.*)")
 
@@ -43,7 +44,7 @@ class Claim:
     ``path``: the value that ``Source.path`` returned when the batch was opened.
     ``files``: the claimed files.
     ``start``, ``end``: the claimed range, between two offsets, JSON. ``start`` None: from the
-    beginning; ``end`` None: nothing.
+    beginning; ``end`` None: nothing. A source by interval may claim an ``end``, too: a version.
     ``number``: the range's place among those of its source.
     ``records``: the most records that the claim may hold; None: not known.
     """
@@ -106,9 +107,28 @@ class WrittenFiles:
 
 
 class SourceReader(Protocol):
-    """Reader of one source in one Spark session. Subclasses inherit what most kinds do not need."""
+    """Reader of one source in one Spark session. Subclasses inherit what most kinds do not need.
+
+    ``schema``: of a source that describes itself, it is known after ``describe``.
+    ``named_in_paths``: columns whose values are in the paths of files, which the ledger keeps.
+    """
 
     schema: "StructType"
+    named_in_paths: Sequence[str] = ()
+
+    def describe(self, claim: Claim, stored: "StructType | None" = None) -> None:
+        """Learn the schema of a source that describes itself. Called before anything else.
+
+        ``stored``: in a replay, the columns in which records are stored, for a source that does not
+        have them any more.
+        """
+        return  # it is declared
+
+    def version(self, claim: Claim) -> "Version | None":
+        """Return the files that hold the records of a claim and that do not change; None: the
+        records have to be copied. The version has no record that does not fit the schema.
+        """
+        return None
 
     def records(self, claim: Claim) -> "DataFrame":
         """Return all records of a claim, none dropped. The frame is lazy and may run more than
@@ -182,7 +202,9 @@ class Source(Protocol):
     """A source of records for a pipeline. To add a kind of source, subclass this class and call
     ``ledger.sources.registry.register``.
 
-    ``schema``: the records' columns, a StructType or a DDL string.
+    ``schema``: the records' columns, a StructType or a DDL string. None if it
+    ``describes_itself``.
+    ``describes_itself``: whether its reader learns the columns from a claim.
     ``place``: the place that is read, in words and without secrets.
     ``incremental``: whether a batch takes what no other batch has taken. Otherwise it reads its
     interval, which no other batch reads.
@@ -193,7 +215,8 @@ class Source(Protocol):
     ``not_reread``: the reason why single records cannot be reread by key; None: they can.
     """
 
-    schema: "StructType | str"
+    schema: "StructType | str | None"
+    describes_itself: bool = False
     place: str
     incremental: bool = False
     by_offset: bool = False

@@ -30,6 +30,8 @@ _CHUNK = 1 << 20
 _NO_RECORD = " \t\r\n\f\v" + b"\xef\xbb\xbf".decode("latin-1")  # blanks, and the mark of UTF-8
 _PARQUET = re.compile(r"(?:/[^./]*|\.parquet|\.parq|\.pq)\Z")  # some writers give no end
 _TABLES = {"_delta_log": "Delta", "metadata": "Iceberg", ".hoodie": "Hudi"}  # by their log's folder
+_WRITTEN = "Write the table's rows to plain Parquet files and read these"
+_INSTEAD = {"_delta_log": "Read the table with a DeltaSource of its folder"}
 # What would be taken for text, though it is none, by the ends of names.
 _ARCHIVES = (
     *(".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"),
@@ -129,8 +131,8 @@ def _require_no_table(paths: Iterable[str]) -> None:
                 raise InputError(
                     f"source file {folders[folder]} belongs to the {_TABLES[log]} table {folder}:"
                     f" expected files that all count, found {log}, which says which of them do."
-                    " Write the table's rows to plain Parquet files and read these, or declare a"
-                    " source of your own (docs/extending.md)"
+                    f" {_INSTEAD.get(log, _WRITTEN)}, or declare a source of your own"
+                    " (docs/extending.md)"
                 )
 
 

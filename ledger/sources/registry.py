@@ -5,6 +5,8 @@ from typing import Any, TypeVar, cast
 
 from ledger.errors import DeclarationError
 from ledger.sources.base import Sought, Source
+from ledger.sources.delta.kind import DeltaVersions
+from ledger.sources.delta.source import DeltaSource
 from ledger.sources.files.kind import Files
 from ledger.sources.files.source import FileSource
 from ledger.sources.offsets import Offsets, OffsetSource
@@ -12,10 +14,11 @@ from ledger.sources.sql.kind import Table
 from ledger.sources.sql.source import SqlSource
 from ledger.types.ddl import check_types
 
-AnySource = FileSource | SqlSource | OffsetSource | Source
+AnySource = DeltaSource | FileSource | SqlSource | OffsetSource | Source
 Declared = TypeVar("Declared", bound=type)
 
 _KINDS: dict[type, Callable[[Any], Source]] = {
+    DeltaSource: DeltaVersions,
     FileSource: Files,
     SqlSource: Table,
     OffsetSource: Offsets,
@@ -35,7 +38,8 @@ def register(declared: Declared, kind: Callable[[Any], Source] | None = None) ->
 def source_of(what: str, declaration: object) -> Source:
     """Return the source that was declared.
 
-    Raises DeclarationError unless its class is registered and it has a schema of known types.
+    Raises DeclarationError unless its class is registered and it has a schema of known types, or
+    describes itself.
 
     ``what``: the place of the declaration, for messages.
     """
@@ -47,6 +51,8 @@ def source_of(what: str, declaration: object) -> Source:
             f"{declaration!r}. A class of your own is registered with "
             "ledger.sources.registry.register"
         )
+    if any(getattr(each, "describes_itself", False) for each in (kind, declaration)):
+        return kind(declaration)
     schema = getattr(declaration, "schema", None)
     if not schema:
         raise DeclarationError(

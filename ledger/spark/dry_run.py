@@ -26,7 +26,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, StateStep, Step
 from ledger.settings import Settings
 from ledger.sinks.folder import require_file_columns
-from ledger.sources.base import Claim
+from ledger.sources.base import Claim, Source
 from ledger.sources.parsing.typed import no_rows
 from ledger.sources.references import Reference
 from ledger.spark.actions import WritesError, noting_actions
@@ -184,16 +184,31 @@ class DryRun:
 
 def _check_reference(run: DryRun, name: str, reference: Reference) -> str:
     """Read headers and footers of a reference, and look for a row."""
-    run.keep_columns(name, no_rows(run.spark, reference.source.reader(run.spark).schema))
+    reader = reference.source.reader(run.spark)
+    reader.describe(_claim_at(run, name, reference.source))
+    run.keep_columns(name, no_rows(run.spark, reader.schema))
     message = run.earlier(f"reference {name}")
     if run.interval is not None:
         read_reference(run.spark, run.settings, run.interval, name, reference)
     return message
 
 
+def _claim_at(run: DryRun, name: str, source: Source) -> Claim:
+    """Return a claim with the path that a batch over the interval would read. Raises UncheckedError
+    for a source that describes itself if the interval is not known.
+    """
+    if run.interval is not None:
+        return Claim(name, source.path(run.settings, run.interval))
+    if source.describes_itself:
+        raise UncheckedError("the table has its columns: give --from and --to to look at it")
+    return Claim(name, source.place)
+
+
 def _check_source(run: DryRun, step: SourceStep) -> str:
     """Read headers and footers of the files that a batch over the interval would take."""
-    reader = source_reader(run.spark, run.pipeline, step)
+    reader = source_reader(
+        run.spark, run.pipeline, step, lambda source: _claim_at(run, source.name, source.source)
+    )
     records = no_rows(run.spark, reader.schema).withColumn(ERROR, F.lit(None).cast("string"))
     if step.track is not None:
         _ = records.where(is_tracked(step.track)).schema

@@ -1,11 +1,11 @@
 """Common parts of all Spark steps: folders, inputs, and the witness of the rows that they wrote."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from threading import Thread
-from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -21,7 +21,7 @@ from ledger.settings import Settings
 from ledger.sinks.base import Publisher
 from ledger.spark.failures import is_spark_gone
 from ledger.spark.session import SPARK_ERRORS
-from ledger.storage.manifest import Manifest, check_files
+from ledger.storage.manifest import Manifest, check_files, version_file
 from ledger.store.connection import Database
 from ledger.store.queries import runs
 from ledger.store.queries.runs import Run
@@ -129,6 +129,23 @@ class Job:
         check_files(manifest)
         return manifest
 
+    def require_unchanged(self, run_ids: Iterable[int]) -> None:
+        """Raise LostFileError unless the files of each version that one of these runs describes are
+        there, and as they were. Called once rows have been read, because Spark opens the files
+        later than ``manifest`` looks at them. Files that a run itself wrote do not change.
+        """
+        for run_id in run_ids:
+            manifest = Manifest(self.database.transact(partial(runs.files, run_id=run_id)))
+            if version_file(manifest) is not None:
+                check_files(manifest)
+
+    def require_inputs(self, run: OpenedRun) -> None:
+        """Call ``require_unchanged`` for the sources that a run has read."""
+        read = run.inputs.items()
+        self.require_unchanged(
+            each.step_run_id for name, each in read if self.pipeline.step(name).is_source
+        )
+
 
 def write_files(
     rows: DataFrame, folder: str, options: Mapping[str, str] = SNAPSHOT, by: Sequence[str] = ()
@@ -136,23 +153,6 @@ def write_files(
     """Append rows to a run's own folder as Parquet files, partitioned by the columns ``by``."""
     writer = rows.write.mode("append").options(**options)
     (writer.partitionBy(*by) if by else writer).parquet(folder)
-
-
-def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
-    """Wait for an action, and return the metrics that it observed.
-
-    ``nothing``: the metrics of an empty frame. Adaptive execution may remove an empty frame from
-    the plan, and its observation with it. If a frame with rows were removed, ``nothing`` would
-    differ from the other counts.
-
-    Raises Spark's error if Spark has ended.
-    """
-    try:
-        return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then
-    except SPARK_ERRORS as exc:
-        if is_spark_gone(exc):
-            raise
-        return nothing
 
 
 _COUNTS = ("rows", "xor", "sum", "failed", "dropped")
@@ -254,7 +254,18 @@ class Witness:
         return Checksum(metrics["rows"], metrics["xor"], metrics["sum"])
 
     def _metrics(self) -> dict[str, int]:
-        counts = observed(self._observation, dict.fromkeys((*_COUNTS, *self._counting), 0))
+        """Wait for the action, and return the counts. Raises Spark's error if Spark has ended.
+
+        Adaptive execution may remove an empty frame from the plan, and its observation with it.
+        Then all counts are 0. If a frame with rows were removed, they would differ from others.
+        """
+        nothing = dict.fromkeys((*_COUNTS, *self._counting), 0)
+        try:
+            counts = dict(self._observation.get) or nothing  # Spark Connect then has none
+        except SPARK_ERRORS as exc:
+            if is_spark_gone(exc):
+                raise
+            counts = nothing
         return {name: int(value) for name, value in counts.items()}
 
 

@@ -6,6 +6,8 @@ the whole process is aborted (apache/arrow#34314): a command that has printed al
 has done all, would end as if it had failed.
 """
 
+import hashlib
+import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -100,7 +102,20 @@ def opened(stream: BinaryIO) -> pq.ParquetFile:
         pre_buffer=False,
         page_checksum_verification=True,
         read_dictionary=repeated,
+        coerce_int96_timestamp_unit="us",  # in files of others, and no time overflows
     )
+
+
+def footer_digest(path: str) -> str:
+    """Return the SHA-256 of a file's footer, which has the places and checksums of its pages, and
+    the number of its rows. Of a file that is no Parquet it is that of its end.
+    """
+    with _FileErrors(path, RUN_AGAIN), stores.opened(path) as stream:
+        stream.seek(-8, io.SEEK_END)
+        length = int.from_bytes(stream.read(8)[:4], "little")
+        end = stream.seek(0, io.SEEK_END)
+        stream.seek(max(0, end - 8 - length))
+        return hashlib.sha256(stream.read()).hexdigest()
 
 
 def spark_schema(stored: pq.ParquetFile) -> Any:

@@ -268,7 +268,7 @@ class _Lab:
         files, fewer than two in one; of a DataFrame there are as many files as Spark writes. Raises
         DeclarationError as ``_table`` does.
         """
-        schema = struct(source.schema)
+        schema = _columns(name, source, rows)
         folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
         if isinstance(rows, DataFrame):
             columns = (F.col(f"`{f.name}`").cast(f.dataType) for f in schema.fields)
@@ -352,6 +352,20 @@ class _Lab:
             .drop(BATCH_FOLDER)
         )
         return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _columns(name: str, source: Source, rows: Rows) -> StructType:
+    """Return the columns of a source: those that it declares, or else those of its rows. Raises
+    DeclarationError if neither has types.
+    """
+    if source.schema is not None:
+        return struct(source.schema)
+    if isinstance(rows, DataFrame):
+        return rows.schema
+    raise DeclarationError(
+        f"source {name!r} takes its columns from a table, which a test does not read: give its rows"
+        " as a DataFrame, which has columns with types"
+    )
 
 
 def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

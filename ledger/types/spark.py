@@ -3,11 +3,12 @@
 A timestamp is in UTC or has no zone in Arrow, in each version of Spark.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas import types as conversions
 
@@ -81,3 +82,9 @@ def to_arrow_schema(schema: T.StructType) -> pa.Schema:
 def from_arrow_type(kind: pa.DataType) -> T.DataType:
     """Return a type of Arrow as Spark's. Raises PySparkException if Spark has no such type."""
     return conversions.from_arrow_type(kind, prefer_timestamp_ntz=True)  # not by default before 4.2
+
+
+def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
+    """Return a frame of columns in the driver's memory. It has their types even without rows."""
+    table = pa.table(dict(columns))
+    return spark.createDataFrame(table, conversions.from_arrow_schema(table.schema))

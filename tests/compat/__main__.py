@@ -41,10 +41,11 @@ SETS = {
 # pyspark-client has a part of PySpark's own modules, and would put another version over them.
 INSTEAD = ("pyspark-client; sys_platform == 'none'",)
 # Each kind of sink, audits of scripts, the SQL functions of anchors, whole stages, a replay, a
-# settlement, a table, a combine, a state, a pooler, the DAG and its tasks, what the pages show, and
-# a driver whose JVM is killed.
+# settlement, a table, a combine, a state, a pooler, the provider, the DAG and its tasks, what the
+# pages show, and a driver whose JVM is killed.
 CORE = (
     "tests/unit/test_airflow_versions.py",
+    "tests/unit/test_provider.py",
     "tests/integration/test_whole_batch.py",
     "tests/integration/test_lineage.py",
     "tests/integration/test_lineage_rules.py",

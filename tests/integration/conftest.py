@@ -33,16 +33,17 @@ _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 def folded_by(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, spark
 ) -> Iterator[dict[str, int]]:
-    """Where the runner's deltas are folded and posted, as fields of its job. Files that lie in no
-    order are too large for a task of the executors, and folded after an ``exchange``, for the
-    tests that ask for it.
+    """Fields of the runner's job that say where deltas are folded and posted. Files of an output
+    are too large for a task of the executors, and folded after an ``exchange``, for the tests that
+    ask for it.
     """
     rows = _FEW.get(request.param)
     if rows is not None:
         monkeypatch.setattr(stored, "WINDOW_ROWS", rows)
         monkeypatch.setattr(runners, "READ_ROWS", rows)
     if request.param == "exchange":
-        monkeypatch.setattr(runners, "MOST_ROWS", rows)
+        monkeypatch.setattr(runners, "TASK_DELTAS", rows)
+        monkeypatch.setattr(runners, "TASK_BYTES", 0)
     before = spark.conf.get(_ARROW_ROWS)
     if request.param in ("executors", "exchange"):
         spark.conf.set(_ARROW_ROWS, "2")

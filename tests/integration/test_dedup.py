@@ -244,7 +244,7 @@ def test_rows_written_and_rows_dropped_are_those_that_were_read(
         return
     hurt.step(replay, "out")
     assert [record.fold_way for record in caplog.records if hasattr(record, "fold_way")] == [
-        "1 file together, in the driver"
+        "1 file one by one, in the driver"
     ]
     assert run.ledger.settle(replay.batch_id).failed == 0
 

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from collections import Counter
 from contextlib import chdir
 from dataclasses import replace
 from datetime import timedelta
@@ -12,10 +13,11 @@ from types import ModuleType
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, write_deltalake
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from ledger import FileSource, ParquetSink, Pipeline, testing
+from ledger import FileSource, ParquetSink, Pipeline, audit, testing
 from ledger.auditing.expected import read_expected
 from ledger.cli import app
 from tests.support import examples
@@ -176,6 +178,15 @@ def _forms(block, spark):
     assert names == {"ledger_sweeper", "ledger_replay", "ledger_accept"}
 
 
+@proves("docs/how-to/connection.md", "acceptances")
+def _of_a_connection(block, spark):
+    """The DAGs of a ledger that a connection names: its name is in those beside the pipeline's."""
+    dags = examples.run(block, None)
+    names = {dags[name].dag_id for name in ("sweeper", "replays", "acceptances")}
+    assert names == {f"ledger_{what}.sales" for what in ("sweeper", "replay", "accept")}
+    assert dags["orders"].get_task("complete").conn_id == "sales"
+
+
 @proves("docs/operating.md", "orders")
 @proves(
     "docs/how-to/downstream.md",
@@ -185,6 +196,14 @@ def _forms(block, spark):
 def _downstream(block, spark):
     """DAGs that wait; they parse, and their tasks are in order."""
     examples.run(block, None)
+
+
+@proves("docs/how-to/downstream.md", "days")
+def _months(block, spark):
+    """A DAG that waits for all days of a month."""
+    dags = examples.run(block, None)
+    assert dags["month"].is_rollup
+    assert dags["days"].default_partition_mapper is dags["month"]
 
 
 @proves("docs/how-to/checks.md", "checked")
@@ -378,6 +397,138 @@ def _by_hand(block, spark):
     done = testing.run_batch(pipeline, {"orders": examples.ORDERS}, spark=spark)
     assert done.failed == []
     assert {row["customer"] for row in done.rows["out"]} == {"ADA", "BOB", "EVE"}
+
+
+def fates(spark, functions, schema, rows, references):
+    """The number of lost and of dropped records by reason, in an audit of some functions in a row
+    and in a pipeline of them; the audit's report; the rows of the pipeline's sink.
+    """
+
+    def chained(orders: DataFrame, **lookups: DataFrame) -> DataFrame:
+        for function in functions:
+            orders = function(orders, **lookups)
+        return orders
+
+    frames = {
+        name: spark.createDataFrame([tuple(row.values()) for row in data], columns)
+        for name, (columns, data) in {"orders": (schema, rows), **references}.items()
+    }
+    audited = audit(chained, frames.pop("orders"), references=frames)
+    in_audit = {}, {}
+    for each in audited.losses:
+        in_audit[each.is_intended][f"{each.operation}: {each.reason}"] = each.records
+
+    pipeline = Pipeline("orders")
+    pipeline.source("orders", FileSource("orders.json", format="json", schema=schema))
+    for name, (columns, _) in references.items():
+        pipeline.reference(name, FileSource(f"{name}.json", format="json", schema=columns))
+    reads = "orders"
+    for function in functions:
+        pipeline.stage(reads=reads)(function)
+        reads = function.__name__
+    pipeline.sink("out", ParquetSink("out"), reads=reads)
+    rows_of = {name: data for name, (_, data) in references.items()}
+    done = testing.run_batch(pipeline, {"orders": rows}, references=rows_of, spark=spark)
+    in_pipeline = dict(Counter(bare(record.reason) for record in done.failed)), drops(done)
+    return in_audit, in_pipeline, audited, done.rows["out"]
+
+
+def table(names, *rows):
+    """Rows by the names of their columns."""
+    return [dict(zip(names.split(), row, strict=True)) for row in rows]
+
+
+@proves("docs/operations.md", "valid")
+def _filtered(block, spark):
+    """A false condition drops an order, a NULL condition loses it, also if a UDF has made it."""
+    valid = examples.run(block, None)["valid"]
+    rows = table(
+        "id status cents",
+        (1, "paid", "5"), (2, "open", "5"), (3, None, "5"), (4, "paid", "n/a"), (5, "paid", "0"),
+    )  # fmt: skip
+    schema = "id INT, status STRING, cents STRING"
+    in_audit, in_pipeline, _, out = fates(spark, [valid], schema, rows, {})
+    assert in_audit == in_pipeline == tuple(
+        {f"filter: condition {value}: {text}": 1 for text in ("status = 'paid'", "cents > 0")}
+        for value in ("NULL", "false")
+    )  # fmt: skip
+    assert out == [{"id": 1, "status": "paid", "cents": 5}]
+
+
+@proves("docs/operations.md", "placed")
+def _looked_up(block, spark):
+    """An inner join loses orders, an anti join drops one, and a left join doubles one."""
+    placed = examples.run(block, None)["placed"]
+    rows = table("id shop", (1, "a"), (2, "b"), (3, "x"), (4, None), (5, "c"))
+    references = {
+        "shops": ("shop STRING, country STRING", table("shop country", ("a", "DE"), ("c", "FR"))),
+        "closed": ("shop STRING", table("shop", ("b",))),
+        "rates": ("country STRING, rate INT", table("country rate", ("DE", 1), ("DE", 2))),
+    }
+    in_audit, in_pipeline, audited, out = fates(
+        spark, [placed], "id INT, shop STRING", rows, references
+    )
+    assert in_audit == in_pipeline
+    assert in_pipeline == (
+        {"inner join: no partner for shop": 1, "inner join: key NULL: shop": 1},
+        {"anti join: has a partner": 1},
+    )
+    assert Counter(row["id"] for row in out) == {1: 2, 5: 1}
+    assert [(each.kind, each.operation, each.records) for each in audited.remarks] == [
+        ("several rows", "left join", 1)
+    ]
+
+
+@proves("docs/operations.md", "totals")
+def _gathered(block, spark):
+    """A union drops an order that both branches drop, and loses one that both lose; a duplicate
+    arrives in the row that is kept, and a rank drops an older order.
+    """
+    functions = examples.run(block, None)
+    rows = table(
+        "id day status shop cents",
+        (1, 1, "paid", "a", 5), (1, 1, "paid", "a", 5), (2, 1, "paid", "a", 7),
+        (2, 2, "refund", "a", 7), (3, 1, "open", "a", 9), (4, 1, None, "a", 9),
+    )  # fmt: skip
+    schema = "id INT, day INT, status STRING, shop STRING, cents INT"
+    stages = [functions["payments"], functions["totals"]]
+    in_audit, in_pipeline, audited, out = fates(spark, stages, schema, rows, {})
+    reasons = {f"filter: condition {{}}: status = '{each}'" for each in ("paid", "refund")}
+    assert in_audit[0].keys() == {reason.format("NULL") for reason in reasons}
+    assert (audited.results[0].arrived, audited.lost_records) == (3, 1)
+    rank = "filter: not kept by row_number()"
+    assert in_audit[1].keys() == {rank, *(reason.format("false") for reason in reasons)}
+    lost, dropped = in_pipeline
+    assert lost.keys() <= in_audit[0].keys()
+    assert dropped.pop(rank) == 1
+    assert dropped.keys() <= in_audit[1].keys()
+    assert [*lost.values(), *dropped.values()] == [1, 1]
+    assert out == [{"shop": "a", "cents": -2}]
+
+
+@proves("docs/withheld.md", "of_members")
+def _withheld(block, spark):
+    """An order that one branch loses is in the sink of neither, as a check says in these words."""
+    pipeline = examples.shop()
+    examples.run(block, pipeline)
+    assert f"\n{pipeline.graph.loss_in_a_branch('orders')}\n" in block.page.read_text()
+    done = examples.batch(pipeline, spark)
+    assert {record.content["id"] for record in done.failed} == {"3"}
+    for sink in ("members", "all_orders"):
+        assert {row["id"] for row in done.rows[sink]} == {"1", "2"}
+
+
+@proves("docs/how-to/stop.md", "files")
+def _rewritten(block, spark):
+    """The new folder has the rows of all batches, without the number of the batch."""
+    with TemporaryDirectory() as folder, working_in(Path(folder), spark):
+        for number, country in ((1, "GB"), (2, "FR")):
+            place = f"warehouse/orders/ackledger_batch={number}/country={country}"
+            spark.range(number).write.parquet(place)
+        examples.run(block, None, spark=spark)
+        rows = spark.read.parquet("warehouse/orders_plain")
+        assert rows.columns == ["id", "country"]
+        assert Counter(row.country for row in rows.collect()) == {"GB": 1, "FR": 2}
 
 
 @proves("docs/acks.md", "parse")

@@ -88,7 +88,7 @@ def relations(first_id: int) -> st.SearchStrategy[Rows]:
 
 
 @settings(
-    max_examples=25,
+    max_examples=15,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -105,7 +105,7 @@ def test_random_plans_carry_what_loops_name(spark, plan, first, second):
     assert carried_rows(result.carried) == counted(by_hand(renumbered, *inputs))
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(plan=plans(), first=relations(100), second=relations(200), data=st.data())
 def test_loops_hold_in_possible_worlds(plan, first, second, data):
     """Without a record, rows of a monotone plan that do not name it stay; the records of a row

@@ -797,7 +797,7 @@ def test_ledger_agrees_with_plain_sets(ledger, tmp_path, machine):
     any time, the ledger decides as plain sets of edges do, and has what a replay reads.
     """
     machine.ledger, machine.folder = ledger, tmp_path / "storage"
-    examples = int(os.environ.get("ACKLEDGER_EXAMPLES", "30"))
+    examples = int(os.environ.get("ACKLEDGER_EXAMPLES", "20"))
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -38,8 +38,9 @@ def folder(tmp_path):
     return inputs
 
 
+@pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("incremental", [False, True])
-def test_a_row_group_that_is_not_read_fails_the_step(runner, folder, incremental):
+def test_a_row_group_that_is_not_read_fails_the_step(runner, folder, incremental, copy):
     """A file of 25 records by its footer of which Spark reads none fails by name, with both
     numbers, beside one that is whole; written again it is read."""
     table = pa.table({"n": pa.array(range(25), pa.int32())})
@@ -47,7 +48,7 @@ def test_a_row_group_that_is_not_read_fails_the_step(runner, folder, incremental
     for path in (broken, folder / "whole.parquet"):
         pq.write_table(table, path)
     move_row_group(broken)
-    run = runner(copying(format="parquet", schema="n INT", incremental=incremental))
+    run = runner(copying(format="parquet", schema="n INT", incremental=incremental, copy=copy))
     batch = run.open()
     says = r"a b%\.parquet of 'records' is damaged: expected 25 records by its footer, .* read 0"
     with pytest.raises(InputError, match=says):

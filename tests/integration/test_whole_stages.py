@@ -22,7 +22,7 @@ from ledger.deltas.stored import anchored_rows
 from ledger.errors import InputError, NotReadyError, StageError
 from ledger.execution import settle_and_follow
 from ledger.spark.folding.runners import by_anchor
-from ledger.spark.frames.stored import local_rows
+from ledger.types.spark import local_rows
 from tests.support.ledgers import Ledger
 from tests.support.reasons import bare
 

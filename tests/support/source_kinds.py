@@ -8,11 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger import FileSource, SqlSource
+from ledger import DeltaSource, FileSource, SqlSource
 from tests.support.arrow_source import ArrowSource
+from tests.support.delta_tables import DeltaFiles
 from tests.support.topic_source import TopicSource
 
 SCHEMA = "id INT, n INT NOT NULL"
+DELTA_COLUMNS = pa.schema([("id", pa.int32()), pa.field("n", pa.int32(), nullable=False)])
 _TYPES = pa.schema([("id", pa.int32()), ("n", pa.int32())])
 
 
@@ -102,6 +104,13 @@ class Parquet(Kind):
         return FileSource("in/*.parquet", schema=SCHEMA, format="parquet")
 
 
+class ParquetInPlace(Parquet):
+    """Parquet files that are not copied."""
+
+    def declared(self):
+        return FileSource("in/*.parquet", schema=SCHEMA, format="parquet", copy=False)
+
+
 class Arrow(Kind):
     """A kind of the tests' own, by interval."""
 
@@ -125,6 +134,34 @@ class Arrow(Kind):
 
 class NewArrow(Arrow):
     """A kind of the tests' own, each file once."""
+
+    incremental = True
+
+
+class Delta(Kind):
+    """A Delta table by interval: its newest version."""
+
+    refused = "no Delta table"
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.table = DeltaFiles(self.folder / "numbers", DELTA_COLUMNS)
+
+    def add(self, *records):
+        self.table.add(_table(records))
+
+    def clear(self):
+        self.table.clear()
+
+    def declared(self):
+        return DeltaSource("in/numbers", incremental=self.incremental)
+
+    def misfit(self):
+        return DeltaSource("in/others", incremental=self.incremental)
+
+
+class NewDelta(Delta):
+    """A Delta table: what was appended."""
 
     incremental = True
 
@@ -188,4 +225,4 @@ def _table(records):
     )
 
 
-KINDS = (Csv, NewCsv, Json, Parquet, Arrow, NewArrow, Table, Topic)
+KINDS = (Csv, NewCsv, Json, Parquet, ParquetInPlace, Arrow, NewArrow, Delta, NewDelta, Table, Topic)

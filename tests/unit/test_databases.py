@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.engine import make_url
 
-from ledger.databases.addresses import parsed, postgresql, resolved
+from ledger.databases.addresses import parsed, postgresql, resolved, shown
 from ledger.databases.connections import arguments, engine_of
 from ledger.errors import ConfigurationError
 
@@ -13,6 +13,13 @@ def test_postgresql_is_reached_by_one_driver(scheme):
     """Whatever driver an address of PostgreSQL names, or none."""
     url = postgresql(parsed(f"{scheme}://me@host/shop", "the url"), "the url")
     assert url.drivername == "postgresql+psycopg2"
+
+
+def test_an_address_is_shown_without_its_secrets():
+    """Neither with its password nor with those of libpq's options."""
+    options = "password=hush&sslmode=require&sslpassword=hush&oauth_client_secret=hush"
+    url = make_url(f"postgresql+psycopg2://me:hush@host/my%20shop?{options}")
+    assert shown(url) == "postgresql+psycopg2://me:***@host/my shop?sslmode=require"
 
 
 def test_another_database_is_no_postgresql():

@@ -11,9 +11,10 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkAssertionError, PySparkException
 
+from ledger.deltas.stored import Checksum
 from ledger.errors import StageError, UnavailableError
 from ledger.spark.failures import is_spark_gone, recorded, translated
-from ledger.spark.job import observed
+from ledger.spark.job import Witness
 from tests.support.ports import free_port
 from tests.support.spark_errors import server_error
 
@@ -159,9 +160,11 @@ def test_what_a_spark_that_has_ended_observed():
     """An observation that was cut out of the plan saw nothing; that of a Spark which has ended
     is not known.
     """
-    nothing = {"rows": 0}
-    assert observed(Observed(PySparkException("no such observation")), nothing) == nothing
+    witness = Witness()
+    witness._observation = Observed(PySparkException("no such observation"))
+    assert witness.checksum == Checksum()
     for name in ("cut off", "server away"):
         exc = raised(GONE[name])
+        witness._observation = Observed(exc)
         with pytest.raises(type(exc)):
-            observed(Observed(exc), nothing)
+            _ = witness.rows

@@ -8,7 +8,7 @@ from typing import Any
 
 from ledger.batch.advice.actions import IN_AIRFLOW, Action, Actions
 from ledger.core import commands
-from ledger.core.commands import ANY_TARGET, REASON, ackledger, trigger
+from ledger.core.commands import ACCEPT_DAG, ANY_TARGET, REASON, ackledger, trigger
 from ledger.core.run_request import Interval
 from ledger.core.states import FailureCause
 from ledger.core.text import quantity
@@ -83,6 +83,7 @@ class Case:
     ``due_at``: time of their next replay.
     ``replay_batch_id``: the replay that is processing them.
     ``expired_at``: time at which retention removed the files of their batch.
+    ``accept_dag``: the DAG whose form accepts records of this ledger.
     """
 
     target: str | None
@@ -105,6 +106,7 @@ class Case:
     due_at: datetime | None = None
     replay_batch_id: int | None = None
     expired_at: datetime | None = None
+    accept_dag: str = ACCEPT_DAG
 
     @classmethod
     def of(cls, cause: str, state: str, **others: Any) -> "Case":
@@ -222,7 +224,7 @@ def _ends(case: Case) -> Iterator[Action]:
         yield Action("if what is quarantined of its batch may stay out", accept)
         if case.dag_id:
             form = {"batch": case.batch_id, "reason": "..."}
-            yield Action(IN_AIRFLOW, trigger("ledger_accept", form))
+            yield Action(IN_AIRFLOW, trigger(case.accept_dag, form))
     elif case.state is not RecordState.ACCEPTED:
         those: dict[str, Any] = {"batch": case.batch_id, "step": case.step}
         number = () if case.record is None else (case.record,)

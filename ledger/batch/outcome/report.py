@@ -11,7 +11,7 @@ from ledger.batch.advice.sinks import of_sink
 from ledger.batch.holds import as_text
 from ledger.batch.outcome.summary import Summary
 from ledger.batch.records.failures import ON_HOLD
-from ledger.core.commands import ANY_TARGET, CLEAR_SETTLE, ackledger
+from ledger.core.commands import ACCEPT_DAG, ANY_TARGET, CLEAR_SETTLE, ackledger
 from ledger.core.states import BatchStatus, Outcome
 from ledger.store.queries.failures import FailureSummary
 
@@ -19,16 +19,19 @@ from ledger.store.queries.failures import FailureSummary
 ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
 
 
-def advise(summary: Summary, target: str | None = None) -> Advice | None:
+def advise(
+    summary: Summary, target: str | None = None, accept_dag: str = ACCEPT_DAG
+) -> Advice | None:
     """Return the advice on a batch; None if nothing of it is unpublished, tolerated, failed,
     quarantined or accepted, or if it is superseded and no publication of it is incomplete.
-    ``target``: MODULE:PIPELINE, for a ledger that may not know it.
+    ``target``: MODULE:PIPELINE, for a ledger that may not know it. ``accept_dag``: the DAG whose
+    form accepts records of this ledger.
     """
     name, target = f"batch {summary.batch_id}", target or summary.target or ANY_TARGET
     if summary.stands is not None:
         stands = summary.stands
         return replace(stands, because=f"{name} is {summary.status.words}. {stands.because}")
-    cases = [replace(case, target=target) for case in summary.cases]
+    cases = [replace(case, target=target, accept_dag=accept_dag) for case in summary.cases]
     actions = tuple(chain(*by_cause(cases)))
     unpublished = [work for work in summary.pending if work.incomplete]
     if unpublished:
@@ -77,12 +80,15 @@ def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
 
 
 def report(
-    summary: Summary, failures: Sequence[FailureSummary], target: str | None = None
+    summary: Summary,
+    failures: Sequence[FailureSummary],
+    target: str | None = None,
+    accept_dag: str = ACCEPT_DAG,
 ) -> list[str]:
     """Return the lines of the report: counts, ``failures`` by step and reason, the published rows
-    of each sink, and what to do.
+    of each sink, and what to do. ``target`` and ``accept_dag`` are those of ``advise``.
     """
-    roots, advice = summary.roots, advise(summary, target)
+    roots, advice = summary.roots, advise(summary, target, accept_dag)
     lines = [
         f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",
         (

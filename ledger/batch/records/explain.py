@@ -11,7 +11,7 @@ from ledger.batch.advice.actions import Action, lines
 from ledger.batch.advice.records import NOTHING_LEFT, Case, RecordState, of_records, state_of
 from ledger.batch.records.payloads import try_to_keep
 from ledger.batch.recovery import on_hold
-from ledger.core.commands import ackledger
+from ledger.core.commands import ACCEPT_DAG, ackledger
 from ledger.core.states import BatchStatus, FailureCause
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
@@ -75,9 +75,10 @@ def explain(database: Database, number: int) -> Explanation:
     return replace(explained(database, number), source_line=line)
 
 
-def explained(database: Database, number: int) -> Explanation:
+def explained(database: Database, number: int, accept_dag: str = ACCEPT_DAG) -> Explanation:
     """Explain a record as ``explain`` does, only from the ledger: copies no content, and does not
-    look up the record's line in the source.
+    look up the record's line in the source. ``accept_dag``: the DAG whose form accepts records of
+    this ledger.
     """
     record = _failed_record(database, number)
     sampled = database.transact(lambda c: holds.record(c, number))
@@ -89,7 +90,8 @@ def explained(database: Database, number: int) -> Explanation:
     decided = database.transact(lambda c: acceptances.decisions(c, record.message_id))
     last_seen, missing = _last_seen(record)
     own = {"cause": FailureCause(record.cause), "state": state_of(record)}
-    case = Case(**{**_columns(record, Case), **own}, record=record.message_id)
+    columns = {**_columns(record, Case), **own}
+    case = Case(**columns, record=record.message_id, accept_dag=accept_dag)
     return _of(
         record,
         record.status,

@@ -22,7 +22,8 @@ from ledger.core.redaction import Redaction
 from ledger.errors import MASK
 from ledger.sources.files.format import Dialect
 from ledger.storage import parquet
-from ledger.storage.manifest import DataFile
+from ledger.storage.manifest import DataFile, Manifest, version_file
+from ledger.storage.versions import version_of
 from ledger.store.queries.payloads import EmittedRecords
 from ledger.types.arrow import rebuilt
 
@@ -53,22 +54,52 @@ def payloads(
     redact: Redaction,
 ) -> Iterator[Payload]:
     """Yield records of one emit, in order."""
+    version = version_of(Manifest(tuple(files)))
     positions = np.asarray(emitted.roots, np.int64) - emitted.first_root
-    whole = all(_located(file.path) for file in files)
+    whole = version is None and all(_located(file.path) for file in files)
     numbers = _Numbers() if whole else None
     for file in files:
         end = file.first_position + file.rows
         first, last = np.searchsorted(positions, [file.first_position, end])
         local = positions[first:last] - file.first_position
+        if version is not None and len(local) == 0:
+            continue
         with parquet.stored_file(file.path) as stored:
             row_numbers = numbers.of(stored, local) if numbers else [None] * len(local)
             if len(local) == 0:
                 continue
             rows = rows_at(stored, local)
+        if version is not None:
+            rows, row_numbers = version.completed(rows, file), (local + 1).tolist()
         messages, roots = emitted.messages[first:last], emitted.roots[first:last]
         records = zip(messages, roots, read_rows(rows, source, redact), row_numbers, strict=True)
         for message, root, row, number in records:
             yield Payload(message, batch_id, root, *row, number)
+
+
+def needed_for(manifest: Manifest, emitted: EmittedRecords) -> Manifest:
+    """Return the files of a snapshot that are read for the content of records: all files of a copy,
+    whose records are numbered in order, and of a version those with one of the records.
+    """
+    own = version_file(manifest)
+    if own is None:
+        return manifest
+    positions = np.asarray(emitted.roots, np.int64) - emitted.first_root
+
+    def has_some(file: DataFile) -> bool:
+        ends = np.searchsorted(positions, [file.first_position, file.first_position + file.rows])
+        return bool(ends[0] < ends[1])
+
+    return Manifest((own, *filter(has_some, manifest.files)))
+
+
+def row_at(manifest: Manifest, position: int) -> pa.Table:
+    """Return the row of a snapshot at a position. Raises LostFileError if its file is gone."""
+    file = next(file for file in manifest.files if 0 <= position - file.first_position < file.rows)
+    with parquet.stored_file(file.path) as stored:
+        rows = rows_at(stored, np.array([position - file.first_position]))
+    version = version_of(manifest)
+    return rows if version is None else version.completed(rows, file)
 
 
 def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:

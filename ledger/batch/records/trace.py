@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 
-import numpy as np
 from sqlalchemy import Connection
 
 from ledger.batch.records.record_rows import Row, rows_of
-from ledger.batch.records.snapshots import read_rows, rows_at
+from ledger.batch.records.snapshots import read_rows, row_at
 from ledger.core.column_names import ANCHORS, ERROR, ROOT, is_own
 from ledger.core.commands import ackledger
 from ledger.core.declared_steps import DeclaredStep
@@ -216,14 +215,9 @@ class _Tree:
                 f" {ackledger('explain', self._attempt.record)}"
             )
         position = root - source.roots.start
-        check_files(
-            Manifest(source.files), "Without it the ledger does not know what came of the record"
-        )
-        file = next(
-            file for file in source.files if 0 <= position - file.first_position < file.rows
-        )
-        with parquet.stored_file(file.path) as stored:
-            table = rows_at(stored, np.array([position - file.first_position]))
+        manifest = Manifest(tuple(source.files))
+        check_files(manifest, "Without it the ledger does not know what came of the record")
+        table = row_at(manifest, position)
         _, content, _, _ = next(read_rows(table, source.declared, self._redact))
         self._columns = frozenset(name.lower() for name in table.column_names if not is_own(name))
         error = table[ERROR][0].as_py() if ERROR in table.column_names else None

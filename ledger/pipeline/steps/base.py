@@ -25,6 +25,8 @@ class Step:
     files: ClassVar[str]
     """What ``ackledger gc`` calls the files that its runs wrote."""
 
+    is_source: ClassVar[bool] = False
+    """Whether it reads records from outside the pipeline."""
     is_published: ClassVar[bool] = False
     """Whether its rows are published, and no step reads them."""
     ends_tracking: ClassVar[bool] = False

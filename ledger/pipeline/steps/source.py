@@ -28,6 +28,7 @@ class SourceStep(Step):
     kind = "source"
     in_words = "a source"
     files = "snapshots"
+    is_source = True
     inputs = ()
 
     @property
@@ -55,7 +56,7 @@ class SourceStep(Step):
         return self.source.incremental
 
     @property
-    def columns(self) -> "StructType | str":
+    def columns(self) -> "StructType | str | None":
         return self.source.schema
 
     def described(self) -> dict[str, Any]:

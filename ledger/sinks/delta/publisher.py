@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_attempt, wait_random
 
+from ledger.core.delta_paths import require_openable
 from ledger.core.probes import reached
 from ledger.errors import (
     ConfigurationError,
@@ -27,7 +28,6 @@ from ledger.errors import (
 )
 from ledger.sinks.base import Delivery, Publisher, SinkPlan, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
-from ledger.sinks.delta.paths import require_openable
 from ledger.sinks.delta.schema import (
     column_problems,
     require_checked,

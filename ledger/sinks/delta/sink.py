@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.core.delta_paths import require_openable
 from ledger.core.requirements import require_package
 from ledger.sinks.base import Publisher
-from ledger.sinks.delta.paths import require_openable
 from ledger.sinks.folder import FolderSink
 
 if TYPE_CHECKING:

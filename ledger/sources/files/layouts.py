@@ -26,7 +26,7 @@ from ledger.types.spark import from_arrow_type
 
 _log = logging.getLogger(__name__)
 
-# What Spark reads as another type. Instants in seconds are none of Parquet's: see _parquet_footer.
+# What Spark reads as another type. Instants in seconds are none of Parquet's: see parquet_footer.
 _READ_AS = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -174,11 +174,11 @@ def check_parquet(
     """
     counts: dict[str, int] = {}
 
-    def use(path: str, footer: tuple[StructType, int]) -> None:
-        columns, counts[path] = footer
-        check_columns(path, columns, schema)
+    def use(path: str, footer: ParquetFooter) -> None:
+        counts[path] = footer.rows
+        check_columns(path, footer.columns, schema)
 
-    read = partial(_parquet_footer, names=schema.names, case=str if case_sensitive else str.lower)
+    read = partial(parquet_footer, names=schema.names, case=str if case_sensitive else str.lower)
     _for_each(paths, read, use)
     return counts
 
@@ -208,9 +208,24 @@ def _first_line(path: str) -> str:
         ) from exc
 
 
-def _parquet_footer(path: str, names: Sequence[str], case: _Case) -> tuple[StructType, int]:
-    """Return the columns of ``names`` as Spark reads them, and the number of records. Raises
-    InputError for a file that Spark would not read, or not exactly.
+@dataclass(frozen=True)
+class ParquetFooter:
+    """The footer of a Parquet file.
+
+    ``columns``: the columns that were asked for, as Spark reads them.
+    ``names``: the names of all columns.
+    ``rows``: the number of records.
+    """
+
+    columns: StructType
+    names: Sequence[str]
+    rows: int
+    metadata: pq.FileMetaData
+
+
+def parquet_footer(path: str, names: Sequence[str], case: _Case) -> ParquetFooter:
+    """Return the footer of a file, with the columns of ``names``. Raises InputError for a file that
+    Spark would not read, or not exactly.
 
     ``case``: maps names that Spark does not distinguish to one name.
     """
@@ -240,7 +255,7 @@ def _parquet_footer(path: str, names: Sequence[str], case: _Case) -> tuple[Struc
         for field in arrow
         if field.name in names
     ]
-    return StructType(fields), int(metadata.num_rows)
+    return ParquetFooter(StructType(fields), arrow.names, int(metadata.num_rows), metadata)
 
 
 def _check_row_groups(path: str, metadata: pq.FileMetaData) -> None:

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import chain
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -32,8 +34,17 @@ from ledger.sources.parsing.typed import (
     parsed_again,
     struct,
 )
+from ledger.sources.version_files import ListedFile, take_version
+from ledger.storage import stores
+from ledger.storage.manifest import About, mark_of
+from ledger.storage.versions import Version
 from ledger.types.spark import walk
 
+_IF_LOST = (
+    "With copy=False a file has to stay as it is until its batch and the replays have ended. Bring"
+    " the file back as it was, or declare the source without copy=False and reprocess the interval."
+    " Write changed records to new files"
+)
 _TIME = "spark.sql.timeType.enabled"
 
 
@@ -99,6 +110,29 @@ class Reader(SourceReader):
             for reader in self._readers(inputs)
         ]
         return reduce(DataFrame.union, frames)
+
+    def version(self, claim: Claim) -> Version | None:
+        """Return the files of a source with ``copy=False``. Return None, and log why, if a record
+        may not fit the schema.
+        """
+        if self._source.copy:
+            return None
+        inputs = self._inputs(claim)
+        self._footers = self._check_parquet([file.path for file in inputs])
+        about = About(f"source files {claim.path}", _IF_LOST)
+        listed = [ListedFile(file.path, file.bytes) for file in inputs]
+        try:
+            taken = take_version(about, self.schema, listed)
+        except PySparkException as exc:  # of a type that Arrow does not have
+            why: str | None = str(exc)
+        else:
+            why, version = taken.misfit, taken.version
+        if why is None:
+            entries = {file.path: stores.info(file.path) for file in version.files}
+            marks = {path: mark_of(entry) for path, entry in entries.items() if entry is not None}
+            return replace(version, marks=marks)
+        _log.warning("source %s is copied: %s", claim.source, why)
+        return None
 
     def check(self, claim: Claim) -> None:
         """Read headers of CSV and footers of Parquet. Raises InputError as ``records`` does."""

@@ -67,6 +67,9 @@ class FileSource:
     ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval. A
     file counts as another one once its size or modification time differs, unless it is small and
     has the same content.
+    ``copy``: for parquet. False: the batch and its replays read the files where they are. No
+    writer may change or remove a file while they run; a step fails if one did. If a record may not
+    fit the schema, the batch is copied all the same.
     ``options``: further options of the reader, for example ``sep``: those in ``OPTIONS``.
 
     Raises DeclarationError on an unknown format or option, or a path that is no template or ends in
@@ -83,6 +86,7 @@ class FileSource:
     allow_missing: bool = False
     incremental: bool = False
     multiline: bool = False
+    copy: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -162,6 +166,11 @@ _FAULTS: tuple[Fault, ...] = (
         lambda it: it.multiline and it.format != "csv",
         "multiline of {it.path!r}: expected format csv, found {it.format}, whose records have no"
         " line breaks",
+    ),
+    (
+        lambda it: not it.copy and it.format != "parquet",
+        "copy=False of {it.path!r}: expected format parquet, found {it.format}, whose records are"
+        " parsed once, into a copy. Remove it",
     ),
     (
         lambda it: it.optional and it.format != "json" and not it.by_name,

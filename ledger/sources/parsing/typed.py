@@ -164,7 +164,8 @@ def checked(rows: DataFrame, schema: StructType) -> DataFrame:
         for condition, reason in nulls(F.col(f"`{field.name}`"), field, field.name)
     ]
     nothing = F.lit(None).cast("string")
-    return rows.select("*", *_marks(F.coalesce(nothing, *missing), rows.columns))
+    own = [name for name in rows.columns if not is_own(name)]
+    return rows.select("*", *_marks(F.coalesce(nothing, *missing), own))
 
 
 def _marks(error: Column, names: Sequence[str]) -> list[Column]:

@@ -24,12 +24,12 @@ from ledger.sinks.options import Bloom, is_keyed
 from ledger.spark.dedup import bloom
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import require_key_columns
-from ledger.spark.frames.stored import local_rows
 from ledger.spark.frames.withheld import Withheld, withheld
 from ledger.spark.job import Job
 from ledger.store.queries import batches, runs
 from ledger.store.queries import dedup as queries
 from ledger.store.queries.dedup import EarlierDelivery
+from ledger.types.spark import local_rows
 
 # Written out to the last microsecond: JSON's default keeps milliseconds.
 _EXACT = {

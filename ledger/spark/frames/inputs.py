@@ -74,7 +74,7 @@ def delivered_rows(job: Job, run: Run) -> DataFrame:
         )
     manifest = job.manifest(run.step_run_id)
     rows = positioned(job.spark, manifest, POSITION)
-    if ERROR in rows.columns:  # a source's snapshot
+    if job.pipeline.step(run.step).is_source:
         if run.emitted is None:
             raise FencedError(
                 f"run {run.step_run_id} of {run.step} in batch {run.batch_id} was superseded"
@@ -82,8 +82,9 @@ def delivered_rows(job: Job, run: Run) -> DataFrame:
             )
         # Roots are dense over the first positions; untracked records come after these.
         first_root, roots = run.emitted.first_root, run.emitted.roots
-        parsed = rows.where(F.col(ERROR).isNull())
-        rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(first_root))
+        if ERROR in rows.columns:  # of a copy
+            rows = rows.where(F.col(ERROR).isNull())
+        rows = rows.withColumn(ROOT, F.col(POSITION) + F.lit(first_root))
         if roots < manifest.rows:
             rows = rows.withColumn(ROOT, F.when(F.col(POSITION) < roots, F.col(ROOT)))
     return passed_on(rows)
@@ -139,7 +140,18 @@ def user_columns(frame: DataFrame) -> list[str]:
 
 
 def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFrame:
-    """Return the stored rows of a committed run, with the number of each, from ``first`` on, as
-    ``position``. Raises LostFileError unless all its files are there.
+    """Return the stored rows of a source's committed run as a copy has them, with the number of
+    each, from ``first`` on, as ``position``. Raises LostFileError unless all its files are there.
     """
-    return positioned(job.spark, job.manifest(run_id), position, first)
+    return as_copied(positioned(job.spark, job.manifest(run_id), position, first))
+
+
+def as_copied(rows: DataFrame) -> DataFrame:
+    """Return rows of a source's snapshot with the columns of records that do not fit. A version has
+    no such record.
+    """
+    kinds = {RAW: "binary", ERROR: "string"}
+    missing = {
+        name: F.lit(None).cast(kind) for name, kind in kinds.items() if name not in rows.columns
+    }
+    return rows.withColumns(missing) if missing else rows

@@ -21,11 +21,11 @@ from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, SinkPlan, planned
 from ledger.spark.failures import one_line, translated
 from ledger.spark.frames.inputs import user_columns
-from ledger.spark.frames.stored import local_rows, with_position
+from ledger.spark.frames.stored import with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
 from ledger.storage.manifest import Manifest
-from ledger.types.spark import to_arrow_schema
+from ledger.types.spark import local_rows, to_arrow_schema
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,8 @@ def find_refused(
     rules, listed = plan.rules, list(plan.refusals)
     if not delivery.files or (not rules and not listed and misplaced is None):
         return None
-    folder = delivery.folder if step.sink.partition_by else None
     staged, manifest = staged_rows(job, delivery, schema), Manifest(delivery.files)
-    rows = with_position(staged, manifest, POSITION, folder=folder)
+    rows = with_position(staged, manifest, POSITION)
     listed = [replace(refusal, reason=quote(refusal.reason, refusal.masked)) for refusal in listed]
     try:
         refusals = _counted(rows, listed, rules, step, misplaced)

@@ -55,7 +55,9 @@ def read_reference(
     source = reference.source
     reference.require_rows(name, settings, interval)
     reader = source.reader(spark)
-    records = reader.records(Claim(name, source.path(settings, interval)))
+    claim = Claim(name, source.path(settings, interval))
+    reader.describe(claim)
+    records = reader.records(claim)
     reader.null_columns()
     if not reference.allow_empty and records.isEmpty():
         raise reference.no_rows(name)

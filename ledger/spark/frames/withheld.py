@@ -50,6 +50,12 @@ def not_acked(job: Job, batch_id: int) -> Withheld:
     return Withheld(job, [row.root_id for row in failed])
 
 
+def output_runs(job: Job, original_id: int, reads: str) -> list[int]:
+    """Return the runs whose rows ``acked_rows`` returns."""
+    outputs = job.database.transact(lambda c: runs.committed_outputs(c, original_id, reads))
+    return [run_id for _, run_id in outputs if run_id is not None]
+
+
 def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
     """Return the user's columns of all acked rows that ``reads`` made in the batches of a family,
     for the step ``name``. A column that a batch did not have is null.

@@ -19,19 +19,20 @@ from ledger.batch.claims import claim_of, reread_claim
 from ledger.batch.records.payloads import failed_keys, keep_payloads
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ERROR, MESSAGE, RAW, ROOT, is_own
-from ledger.core.paths import literal
 from ledger.core.states import BatchKind
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import Claim, SourceReader
 from ledger.sources.listing import require_unchanged
-from ledger.sources.parsing.typed import from_text
-from ledger.spark.frames.inputs import stored_rows
-from ledger.spark.frames.stored import local_numbers, local_rows
+from ledger.sources.parsing.typed import from_text, no_rows
+from ledger.sources.version_rows import count_rows
+from ledger.spark.frames.inputs import as_copied, stored_rows
+from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
-from ledger.spark.origins.snapshot import Snapshot
-from ledger.store.queries import batches, payloads, replays, runs
+from ledger.spark.origins.snapshot import ClaimedVersion, Copy, Snapshot
+from ledger.spark.origins.stored import emit_of, is_there, require_stored, stored_records
+from ledger.store.queries import batches, payloads, replays
 from ledger.store.queries.payloads import EmittedRecords
-from ledger.types.spark import NESTED
+from ledger.types.spark import NESTED, local_rows
 
 BROADCAST_MESSAGES = 1_000_000
 # Reasons why a record cannot be read again from its source.
@@ -74,9 +75,11 @@ class Origin(ABC):
         Lazy.
         """
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Write the records to a snapshot."""
-        snapshot.write(self.read())
+    def snapshot(self, folder: str) -> Snapshot:
+        """Return the records as the batch can read them again: a copy in the run's ``folder``."""
+        copy = Copy(folder, self.track)
+        copy.write(self.read())
+        return copy
 
     def check(self, snapshot: Snapshot) -> None:
         """Raise InputError unless the snapshot has all records that could be read."""
@@ -98,7 +101,7 @@ def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) 
     if batch.is_whole:
         return FromBatch(job, run, step, reader)
 
-    def choose(connection: Connection) -> Origin:
+    def choose(connection: Connection) -> FromRecords:
         emits = payloads.claimed(connection, batch.batch_id, batch.original_id, step.name)
         if not emits or not (batch.selection or {}).get("from_source"):
             return FromRecords(job, run, step, reader, emits)
@@ -107,7 +110,10 @@ def origin_of(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) 
         expired = original.files_expired_at is not None
         return FromSource(job, run, step, reader, emits, claim, expired)
 
-    return job.database.transact(choose)
+    origin = job.database.transact(choose)
+    if isinstance(origin, FromSource) and not origin.expired:
+        return replace(origin, expired=not is_there(job, batch.original_id, step.name))
+    return origin
 
 
 @dataclass(frozen=True)
@@ -120,13 +126,21 @@ class FromClaim(Origin):
         """Return the claimed records. Raises InputError if a claimed file has changed since."""
         return self.reader.records(self._claimed)
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Write the records to a snapshot.
+    def snapshot(self, folder: str) -> Snapshot:
+        """Return the version that is claimed, or a copy.
 
-        The source's reader writes them where it can, unless they are tracked by an expression.
+        The source's reader writes the copy where it can. If records are tracked by an expression,
+        Spark writes it.
         """
-        if self.step.track is not None or not snapshot.written_by(self.reader, self._claimed):
-            super().write(snapshot)
+        if self.step.track is not None:
+            return super().snapshot(folder)
+        version = self.reader.version(self._claimed)
+        if version is not None:
+            return ClaimedVersion(folder, version, count_rows(self.job.spark, version))
+        copy = Copy(folder, None)
+        if not copy.written_by(self.reader, self._claimed):
+            copy.write(self.read())
+        return copy
 
     def check(self, snapshot: Snapshot) -> None:
         """Raise InputError unless the files are as they were claimed and the reader missed
@@ -137,7 +151,7 @@ class FromClaim(Origin):
         self.reader.check_read(
             self.step.name,
             snapshot.rows,
-            lambda: self.job.spark.read.parquet(*literal([snapshot.folder])),
+            lambda: snapshot.stored(self.job.spark),
         )
 
     @cached_property
@@ -167,9 +181,16 @@ class FromRecords(Origin):
             numbers = local_rows(self.job.spark, {ROOT: roots, MESSAGE: messages})
             if len(roots) <= BROADCAST_MESSAGES:
                 numbers = F.broadcast(numbers)
-            rows = stored_rows(self.job, emit.emit_run_id, ROOT, emit.first_root)
+            rows = stored_records(self.job, emit)
             frames.append(rows.drop(MESSAGE).join(numbers, ROOT).drop(ROOT))
+        if not frames and self.step.source.describes_itself:  # its files may be gone
+            return [_no_records(self)]
         return frames or [_snapshot_of(self).limit(0)]
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise LostFileError if the files of a version changed while they were read."""
+        for emit in self.emits:
+            require_stored(self.job, emit)
 
 
 @dataclass(frozen=True)
@@ -185,13 +206,30 @@ class FromBatch(Origin):
         numbers = local_numbers(self.job.spark, MESSAGE, left_out)
         return self.reader.parse_again(_snapshot_of(self).join(numbers, MESSAGE, "left_anti"))
 
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise LostFileError if the files of a version changed while they were read."""
+        _require_snapshot(self)
+
 
 def _snapshot_of(origin: Origin) -> DataFrame:
     """Return every record of the original batch's source, with ``MESSAGE``."""
-    job, original_id = origin.job, origin.run.batch.original_id
-    emits = job.database.transact(lambda c: runs.emits(c, original_id))
-    emit = next(emit for emit in emits if emit.source == origin.step.name)
-    return stored_rows(job, emit.emit_run_id, MESSAGE, emit.first_root)
+    emit = emit_of(origin.job, origin.run.batch.original_id, origin.step.name)
+    if emit is None:
+        return _no_records(origin)
+    return stored_rows(origin.job, emit.emit_run_id, MESSAGE, emit.first_root)
+
+
+def _require_snapshot(origin: Origin) -> None:
+    """Raise LostFileError if the files of a version that ``_snapshot_of`` returns have changed."""
+    emit = emit_of(origin.job, origin.run.batch.original_id, origin.step.name)
+    if emit is not None:
+        origin.job.require_unchanged([emit.emit_run_id])
+
+
+def _no_records(origin: Origin) -> DataFrame:
+    """Return no records, with the columns of a copy and ``MESSAGE``."""
+    nothing = as_copied(no_rows(origin.job.spark, origin.reader.schema))
+    return nothing.withColumn(MESSAGE, F.lit(None).cast("bigint"))
 
 
 @dataclass(frozen=True)
@@ -199,7 +237,7 @@ class FromSource(FromRecords):
     """The claimed records as their source has them now, found by key: after a file, or a table, was
     fixed.
 
-    ``claim``: what the original read, where the source has it now. ``expired``: the snapshots are
+    ``claim``: what the original read, where the source has it now. ``expired``: the snapshot is
     gone, and the ledger has what the records contained.
     """
 
@@ -235,8 +273,11 @@ class FromSource(FromRecords):
         return joined.select(MESSAGE, *columns, raw, why.alias(ERROR))
 
     def check(self, snapshot: Snapshot) -> None:
-        """Raise InputError if the files changed while they were read."""
+        """Raise InputError or LostFileError if the files changed while they were read."""
         self.reader.check_unchanged(self.step.name)
+        if not self.expired:
+            super().check(snapshot)
+            _require_snapshot(self)
 
     def _contents(self) -> DataFrame:
         """Return the earlier content of each claimed record: ``MESSAGE``, ``RAW``."""

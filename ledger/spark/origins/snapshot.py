@@ -1,13 +1,19 @@
-"""The files that a source's run writes its records to."""
+"""Snapshots: how a batch can read its records again, which is a copy or a version."""
 
-from pyspark.sql import Column, DataFrame
+from abc import ABC, abstractmethod
+
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import ERROR
+from ledger.core.paths import literal
 from ledger.sources.base import Claim, SourceReader, WrittenFiles
+from ledger.sources.version_rows import version_rows
 from ledger.spark.job import SNAPSHOT, Witness, write_files
 from ledger.storage import stores
+from ledger.storage.folders import private_output
 from ledger.storage.manifest import Manifest, take_manifest
+from ledger.storage.versions import Version
 
 # Untracked records lie in a folder of their own, whose files come last: roots are dense over the
 # others.
@@ -16,13 +22,62 @@ UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
 _WHOLE = {**SNAPSHOT, "maxRecordsPerFile": "0"}  # a block's records lie in one file
 
 
-class Snapshot:
-    """Writes records to the folder of one run. ``track``: SQL expression that selects the tracked
-    records; None: all records.
+class Snapshot(ABC):
+    """The records of one run, as its batch can read them again. ``folder``: the run's own."""
+
+    def __init__(self, folder: str):
+        self.folder = folder
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Number of records."""
+
+    @property
+    @abstractmethod
+    def failed(self) -> int:
+        """Number of records that did not parse."""
+
+    @abstractmethod
+    def manifest(self) -> Manifest:
+        """Return the files that hold the records."""
+
+    @abstractmethod
+    def stored(self, spark: SparkSession) -> DataFrame:
+        """Return the records with ``FILE``, if they are from files."""
+
+
+class ClaimedVersion(Snapshot):
+    """Records in files that do not change. Each fits the schema.
+
+    ``rows``: their number, as Spark has counted them.
+    """
+
+    rows = 0
+    failed = 0
+
+    def __init__(self, folder: str, version: Version, rows: int):
+        super().__init__(folder)
+        self._version = version
+        self.rows = rows
+
+    def manifest(self) -> Manifest:
+        """Describe the version in the run's folder, and return its files."""
+        with private_output(self.folder):
+            return self._version.describe(self.folder)
+
+    def stored(self, spark: SparkSession) -> DataFrame:
+        """Return the rows of the version's files."""
+        return version_rows(spark, self._version, with_file=True)
+
+
+class Copy(Snapshot):
+    """Records that are written to the folder of one run. ``track``: SQL expression that selects the
+    tracked records; None: all records.
     """
 
     def __init__(self, folder: str, track: str | None):
-        self.folder = folder
+        super().__init__(folder)
         self._track = track
         self._witness = Witness(failed=ERROR)
         self._written: WrittenFiles | None = None
@@ -61,11 +116,15 @@ class Snapshot:
         return self._witness.failed if self._written is None else self._written.failed
 
     def manifest(self) -> Manifest:
-        """Return the files of the snapshot. If a reader wrote them, only its reported files
+        """Return the files of the copy. If a reader wrote them, only its reported files
         count.
         """
         names = None if self._written is None else frozenset(self._written.names)
         return take_manifest(self.folder, names)
+
+    def stored(self, spark: SparkSession) -> DataFrame:
+        """Return the records of the copy."""
+        return spark.read.parquet(*literal([self.folder]))
 
 
 def is_tracked(track: str) -> Column:

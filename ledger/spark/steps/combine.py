@@ -12,7 +12,7 @@ from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.side_inputs import side_inputs
 from ledger.spark.frames.staging import require_unique_keys
 from ledger.spark.frames.stored import read_files
-from ledger.spark.frames.withheld import acked_rows
+from ledger.spark.frames.withheld import acked_rows, output_runs
 from ledger.spark.job import Job, Witness
 from ledger.spark.steps.results import result_of, stage_result, store_result
 from ledger.store.queries import publications
@@ -27,6 +27,8 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     manifest = store_result(job, run, rows)
     for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
         require_unique_keys(sink, read_files(job.spark, manifest))
+    for name in filter(lambda name: job.pipeline.step(name).is_source, step.inputs):
+        job.require_unchanged(output_runs(job, run.batch.original_id, name))
     record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     last = partial(require_last, batch=run.batch)
     commit(job.database, run, StepOutput(record, manifest.files), last)

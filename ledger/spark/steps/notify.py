@@ -13,10 +13,12 @@ from ledger.core.column_names import MESSAGE, RAW, ROOT, is_own
 from ledger.core.probes import reached
 from ledger.errors import NotReadyError
 from ledger.pipeline.steps import SourceStep
-from ledger.spark.frames.stored import local_rows, positioned
+from ledger.spark.frames.inputs import as_copied
+from ledger.spark.frames.stored import positioned
 from ledger.spark.job import Job
 from ledger.store.queries import batches, claims, publications, runs
 from ledger.store.queries.runs import Emit
+from ledger.types.spark import local_rows
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
@@ -85,7 +87,7 @@ def _messages(job: Job, emit: Emit) -> DataFrame:
     columns may have any name; ``raw``; and the root.
     """
     manifest = job.manifest(emit.emit_run_id)
-    stored = positioned(job.spark, manifest, ROOT, emit.first_root)
+    stored = as_copied(positioned(job.spark, manifest, ROOT, emit.first_root))
     if emit.roots < manifest.rows:  # the others are untracked
         stored = stored.where(F.col(ROOT) < emit.numbers.stop)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)

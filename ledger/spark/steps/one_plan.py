@@ -36,7 +36,7 @@ from ledger.spark.folding.outcome import FoldOutcome
 from ledger.spark.frames.anchors import Rooting, anchor_type, rooting
 from ledger.spark.frames.inputs import input_frames, passed_on
 from ledger.spark.frames.side_inputs import side_inputs
-from ledger.spark.frames.stored import local_rows, read_files
+from ledger.spark.frames.stored import read_files
 from ledger.spark.job import Job
 from ledger.spark.steps.losses import StageLosses
 from ledger.spark.steps.plan_ends import PlanEnd, Rerun, SinkEnd, StageEnd
@@ -50,6 +50,7 @@ from ledger.spark.tracking import (
     write_output,
 )
 from ledger.storage.manifest import Manifest
+from ledger.types.spark import local_rows
 
 ANSWER_SECONDS = 60.0  # for which counts are waited for once the rows are written
 
@@ -110,6 +111,7 @@ class _OnePlan:
             outputs.append(self._inner(place, reading, absent, reruns[place], rows))
             rows = outputs[-1].record.output_rows
         outputs.append(end.output(reading, absent, reruns[-1], rows))
+        self.job.require_inputs(runs[0])
         commit_plan(self.job.database, self.plan, outputs)
         for run, each in zip(runs, outputs, strict=True):
             warn_of_unusual_drops(self.job, run, each.losses)

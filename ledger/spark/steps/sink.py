@@ -19,7 +19,7 @@ from ledger.spark.frames.misplaced import misplaced_rows
 from ledger.spark.frames.refused import Refused, find_refused, plan_of
 from ledger.spark.frames.staging import stage_rows, tracking_columns
 from ledger.spark.job import Job, Witness, require_equal
-from ledger.spark.sink_tracking import sink_tracking
+from ledger.spark.sink_tracking import SinkTracking
 from ledger.spark.tracking import posted
 from ledger.storage.manifest import Manifest
 from ledger.store.queries import publications
@@ -47,7 +47,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     rows = input_rows(job, run)
     plan_of(step, job.publisher(step), rows)
     dedup = Deduplicator(job, run, step)
-    tracking = sink_tracking(job, run, step)
+    tracking = SinkTracking(job, run, step)
     staged = stage_delivery(job, run, step, dedup.keep(rows), tracking.wrote)
     refused = refused_rows(job, run, step, staged, tracking.wrote)
     duplicates = tracking.tally(dedup.dropped(rows))
@@ -71,6 +71,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         if decides:
             publications.decide_at_commit(connection, run.run_id)
 
+    job.require_inputs(run)
     commit(job.database, run, StepOutput(record, staged.manifest.files, outcome.post), keep)
     dedup.release()
     if refused is not None:
@@ -84,7 +85,7 @@ def stage_delivery(
     """Stage rows for a sink.
 
     ``rows``: with the columns of ``input_rows``; within a plan, ``NUMBERS`` may replace the others.
-    ``wrote``: the witness of ``sink_tracking``.
+    ``wrote``: the witness of ``SinkTracking``.
     """
     publisher = job.publisher(step)
     folder = publisher.staging(run.batch.batch_id, run.run_id)

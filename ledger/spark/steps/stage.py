@@ -63,6 +63,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     files = sum((each.manifest for each in written), Manifest(())).files
     losses = stage_losses.record()
     drops = plan.drops(outcome)
+    job.require_inputs(run)
     commit(job.database, run, StepOutput(record, files, outcome.post, drops, losses=losses))
     warn_of_unusual_drops(job, run, losses)
     return record

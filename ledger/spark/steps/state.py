@@ -41,6 +41,7 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     arguments = side_inputs(job, opened.run.batch, step)
     rows = result_of(step, step.function, [state, read.watch(batch)], arguments)
     manifest = _stored(job, opened.run, rows)
+    job.require_inputs(opened.run)
     record = Record(read.rows if read.within(rows) else 0, manifest.rows)
     of_sinks = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
     commit_state(job.database, opened, StepOutput(record, manifest.files), of_sinks, None)
@@ -65,6 +66,7 @@ def _run_hooks(
         manifest = _stored(job, opened.run, rows)
     of_sinks = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
     record = Record(batch.count(), manifest.rows)
+    job.require_inputs(opened.run)
     reached("before snapshot", step.name)
     snapshot = as_json(
         f"commit of stateful {step.name!r}",

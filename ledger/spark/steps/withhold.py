@@ -95,6 +95,7 @@ def _make_ready(job: Job, row: PendingPublication) -> None:
         tracking = tracking_columns(rows) if publisher.keeps_tracking else []
         rest = rest.select(*user_columns(rows), *tracking)
         files = stage_rows(rest, step, folder).files
+    job.require_unchanged([row.input_run_id])
     described = [asdict(file) for file in files]
 
     def record(connection: Connection) -> None:

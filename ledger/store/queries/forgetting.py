@@ -18,7 +18,8 @@ _PUBLISHED = """
 
 @dataclass(frozen=True)
 class Holding:
-    """A batch whose files may still hold the records.
+    """A batch whose files may still hold the records. Files that its runs read in place are not
+    counted.
 
     ``keep_seconds``: ``keep`` of its pipeline; None: files are kept permanently.
     ``published``: whether a sink has published rows of it, which ackledger does not remove.
@@ -75,7 +76,8 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> list[Holding]
         LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.files_removed_at IS NULL
         LEFT JOIN LATERAL (
           SELECT count(*) AS files, sum(t.bytes) AS bytes FROM step_run_file t
-          WHERE t.step_run_id = r.step_run_id) AS w ON true
+          WHERE t.step_run_id = r.step_run_id
+            AND starts_with(t.path, r.folder || '/')) AS w ON true
         WHERE b.family_id IN (
           SELECT original_batch_id FROM failed_message
           WHERE message_id = ANY (cast(:ids AS bigint[])))

@@ -257,7 +257,8 @@ def commit_run(
               CASE WHEN starts_with(path, folder || '/')
                 THEN jsonb_build_object('name', substr(path, length(folder) + 2))
                 ELSE jsonb_build_object('path', path) END
-              || jsonb_build_object('bytes', bytes, 'rows', rows) ORDER BY first_position, path)
+              || jsonb_build_object('bytes', bytes, 'rows', rows)
+              ORDER BY first_position, rows, path)
             FROM jsonb_to_recordset(cast(:files AS jsonb))
               AS (path text, bytes bigint, rows bigint, first_position bigint))
         WHERE step_run_id = :id AND state = 'running'
@@ -306,7 +307,7 @@ def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
     """Return the files of a run's manifest, by position."""
     statement = text("""
         SELECT path, bytes, rows, first_position FROM step_run_file
-        WHERE step_run_id = :id ORDER BY first_position, path
+        WHERE step_run_id = :id ORDER BY first_position, rows, path
     """)
     return tuple(all_of(DataFile, connection.execute(statement, {"id": run_id})))
 
