@@ -44,6 +44,7 @@ from benchmarks.pipelines import (
     failing,
     flights,
     flights_clean,
+    flights_delta,
     flights_few_lost,
     purchases,
     revenue,
@@ -342,6 +343,9 @@ _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
     "flights": _throughput("flights", flights, plain.flights),
     "flights_few_lost": _throughput("flights_few_lost", flights_few_lost, plain.flights_few_lost),
     "flights_clean": _throughput("flights_clean", flights_clean, plain.flights_clean),
+    "flights_delta": _throughput(
+        "flights_delta", flights_delta, plain.flights_delta, data.flights_table
+    ),
     "wordcount": _throughput("wordcount", wordcount, plain.wordcount),
     "purchases": _throughput("purchases", purchases, plain.purchases, data.events),
     "revenue": _throughput("revenue", revenue, plain.revenue, data.orders),

@@ -8,15 +8,18 @@ import random
 from collections import Counter
 from pathlib import Path
 
+from deltalake import convert_to_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from demo import data
+from jobs.flights import FLIGHT
 
 SENTENCES = 2_000_000
 WORDS = 8
 PARTS = 4
 
+FLIGHTS_TABLE = "flights_table"
 FEW_MISSING = "planes_few_missing.csv"
 NO_PLANE = "none"  # a plane of that list, for flights without one
 LOST = 1_000  # about so many flights are of planes that it lacks
@@ -61,6 +64,15 @@ def flights(folder: Path) -> None:
         for _ in range(REPEATS):
             for file in files:
                 stream.write(file.read_text().removeprefix(header))
+
+
+def flights_table(session: SparkSession, folder: Path) -> None:
+    """Write the flights as a Delta table, unless it is there."""
+    table = folder / FLIGHTS_TABLE
+    if not (table / "_delta_log").exists():
+        rows = session.read.csv(str(folder / "flights"), FLIGHT, header=True, nullValue="NA")
+        rows.repartition(PARTS).write.mode("overwrite").parquet(str(table))
+        convert_to_deltalake(str(table))
 
 
 def few_missing(folder: Path) -> None:

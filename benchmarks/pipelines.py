@@ -9,12 +9,29 @@ from pyspark.sql import functions as F
 
 import jobs.flights
 import jobs.wordcount
-from benchmarks.data import CUSTOMER, EVENT, FEW_MISSING, MEASUREMENT, NO_PLANE, ORDER
+from benchmarks.data import (
+    CUSTOMER,
+    EVENT,
+    FEW_MISSING,
+    FLIGHTS_TABLE,
+    MEASUREMENT,
+    NO_PLANE,
+    ORDER,
+)
 from benchmarks.plain import REPORTS, REVENUE
-from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, dropped
+from ledger import (
+    Bloom,
+    DeltaSink,
+    DeltaSource,
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    PostgresSink,
+    dropped,
+)
 from ledger.core.outcomes import Mark
 from ledger.core.states import Guarantee
-from ledger.pipeline.steps import SinkStep, StageStep, Step
+from ledger.pipeline.steps import SinkStep, SourceStep, StageStep, Step
 from ledger.sources.references import Reference
 from ledger.sources.registry import source_of
 
@@ -42,6 +59,16 @@ def flights_clean(tracking: bool) -> Pipeline:
 def _with_any_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
     built = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
     return departures.join(F.broadcast(built), "tailnum", "left")
+
+
+def flights_delta(tracking: bool) -> Pipeline:
+    """The clean flights of a Delta table, which a batch reads where they are."""
+    pipeline = flights_clean(tracking)
+    pipeline.name = "flights_delta"
+    step = pipeline.step("departures")
+    assert isinstance(step, SourceStep)
+    table = source_of("source 'departures'", DeltaSource(FLIGHTS_TABLE))
+    return _replaced(pipeline, replace(step, source=table))
 
 
 def flights_few_lost(tracking: bool) -> Pipeline:

@@ -18,7 +18,15 @@ from pyarrow import csv
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.data import CUSTOMER, EVENT, FEW_MISSING, MEASUREMENT, NO_PLANE, ORDER
+from benchmarks.data import (
+    CUSTOMER,
+    EVENT,
+    FEW_MISSING,
+    FLIGHTS_TABLE,
+    MEASUREMENT,
+    NO_PLANE,
+    ORDER,
+)
 from jobs.flights import FLIGHT, PLANE, WEATHER
 
 ZSTD = {"compression": "zstd"}
@@ -107,7 +115,11 @@ class Streams(Batches):
 
 def flights(io: Batches, data: Path, out: Path, planes_join: str = "inner") -> None:
     """Parse, join the planes, join the weather, write by day."""
-    _parse(io, data, out)
+    _parse(io, _departures(io, data), out)
+    _planes_and_on(io, data, out, planes_join)
+
+
+def _planes_and_on(io: Batches, data: Path, out: Path, planes_join: str) -> None:
     with io.step("with_plane"):
         plane = _planes(io, data / "planes.csv")
         with_plane = io.read(out / "parse").join(F.broadcast(plane), "tailnum", planes_join)
@@ -120,9 +132,15 @@ def flights_clean(io: Batches, data: Path, out: Path) -> None:
     flights(io, data, out, "left")
 
 
+def flights_delta(io: Batches, data: Path, out: Path) -> None:
+    """The clean flights, of the files of a Delta table, which are those of its one version."""
+    _parse(io, io.source("parquet", FLIGHT, data / FLIGHTS_TABLE), out)
+    _planes_and_on(io, data, out, "left")
+
+
 def flights_few_lost(io: Batches, data: Path, out: Path) -> None:
     """The same, of which the flights of a few planes are lost."""
-    _parse(io, data, out)
+    _parse(io, _departures(io, data), out)
     with io.step("with_plane"):
         plane = _planes(io, data / FEW_MISSING)
         listed = io.read(out / "parse").withColumn(
@@ -132,9 +150,12 @@ def flights_few_lost(io: Batches, data: Path, out: Path) -> None:
     _weather_and_sink(io, data, out)
 
 
-def _parse(io: Batches, data: Path, out: Path) -> None:
+def _departures(io: Batches, data: Path) -> DataFrame:
+    return io.source("csv", FLIGHT, data / "flights", **CSV)
+
+
+def _parse(io: Batches, departures: DataFrame, out: Path) -> None:
     with io.step("parse"):
-        departures = io.source("csv", FLIGHT, data / "flights", **CSV)
         parsed = departures.select(
             "*",
             F.make_date("year", "month", "day").alias("date"),

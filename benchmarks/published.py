@@ -40,12 +40,13 @@ LARGE = {
     "flights": ("flights", "1,010,328 records, 5 steps, 15.6 % lost"),
     "flights_few_lost": ("flights with few planes missing", "the same, 0.1 % lost"),
     "flights_clean": ("flights with a left join", "the same, nothing lost"),
+    "flights_delta": ("flights of a Delta table", "the same, nothing lost"),
     "wordcount": ("word count", "2 M sentences, 16 M words"),
     "purchases": ("a filter that Spark pushes down", "8 M events, three quarters dropped"),
     "revenue": ("a join, a combine and PostgreSQL", "4 M orders, 400,000 customers"),
 }
 FLIGHTS = 1_010_328  # records
-_FLIGHTS = ("flights", "flights_few_lost", "flights_clean")
+_FLIGHTS = ("flights", "flights_few_lost", "flights_clean", "flights_delta")
 RECORDS = {
     **dict.fromkeys(_FLIGHTS, FLIGHTS),
     "wordcount": SENTENCES,
@@ -59,6 +60,7 @@ AIMS: dict[str, dict[str, float]] = {
         "flights": 1 / 1.8,
         "flights_few_lost": 1 / 1.7,
         "flights_clean": 1 / 1.45,
+        "flights_delta": 1 / 1.10,
     },
     "plain_clustered": {"flights_clean": 1 / 0.75},
     "plain": {"flights": 0.70, "flights_few_lost": 0.80, "flights_clean": 0.85, "wordcount": 0.60},
